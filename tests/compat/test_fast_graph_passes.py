@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import inspect
 
@@ -31,9 +32,9 @@ def test_code_is_generated_at_the_first_call() -> None:
         module = traced()
         before = module(image)
         negated(module)
-        assert "neg" not in module.code
+        assert "_code" not in vars(module)
         assert torch.equal(module(image), -before)
-        assert "neg" in module.code
+        assert "_code" in vars(module)
 
 
 def test_looking_at_the_signature_of_forward_is_enough() -> None:
@@ -44,12 +45,31 @@ def test_looking_at_the_signature_of_forward_is_enough() -> None:
         assert "neg" in module.code
 
 
-def test_what_was_never_called_has_its_code_at_the_end() -> None:
+def test_code_is_there_for_those_who_read_it_and_generated_for_nobody_else() -> None:
     with fast_graph_passes():
-        module = traced()
-        negated(module)
-    assert "neg" in module.code
-    assert "neg" in str(module)
+        called, printed, copied = traced(), traced(), traced()
+        for module in (called, printed, copied):
+            negated(module)
+    assert "_code" not in vars(printed)
+    assert "neg" in str(printed)
+    assert "neg" in copy.deepcopy(copied).code
+    image = torch.randn(1, 3, 32, 32)
+    assert torch.equal(called(image), printed(image))
+    negated(called)
+    assert torch.equal(called(image), -printed(image))
+
+
+def test_lists_of_numbers_are_copied_and_nodes_in_lists_are_nodes() -> None:
+    sizes, tracer = [1, 2.5, True], torch.fx.Tracer()
+    tracer.graph = torch.fx.Graph()
+    proxy = tracer.create_proxy("placeholder", "x", (), {})
+    with fast_graph_passes():
+        copied = tracer.create_arg(sizes)
+        mixed = tracer.create_arg([proxy, 3])
+    assert (copied, copied is sizes) == (sizes, False)
+    assert isinstance(copied, list)
+    assert [type(each) for each in copied] == [int, float, bool]
+    assert mixed == [proxy.node, 3]
 
 
 def test_everything_is_as_before_when_work_fails() -> None:

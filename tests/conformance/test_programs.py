@@ -100,7 +100,7 @@ def test_programs_of_the_small_network_agree(target: str, lowered: Callable[[str
     twins = {part.payload: part.twin for part in build.converted.partitions if part.twin is not None}
     opened = open_made_program(build.converted.program, twins)
     program = FloatProgram(opened, build.converted.inputs, build.converted.outputs)
-    (error,) = program_errors(program, edge, build.samples[:2], build.converted.output_scales)
+    (error,) = program_errors(program.calls, edge, build.samples[:2], build.converted.output_scales)
     assert error.excess <= 1
 
 

@@ -19,7 +19,9 @@ from lowerdeck.contracts.conformance import ConformanceSettings
 from lowerdeck.contracts.errors import ConversionError
 from lowerdeck.contracts.plan import DelegationPlan, ReasonCode
 from lowerdeck.contracts.quantization import QuantizationScheme
+from lowerdeck.runtime.exact.twin import ExactTwin
 from lowerdeck.runtime.loading import open_made_program
+from lowerdeck.runtime.tosa_twin import TosaTwin
 from lowerdeck.steps import convert_conforming as convert_conforming_step
 from lowerdeck.steps.calibrate import calibrate
 from lowerdeck.steps.convert_conforming import ConvertedConforming, convert_conforming
@@ -51,6 +53,35 @@ def test_the_partitions_of_a_network_agree_with_what_they_replace(
     assert all(part.worst.max_error <= 1.01 for part in found.partitions)
     assert replace(found.plan, layers=()) == build.plan
     assert found.converted.program == build.converted.program
+
+
+def test_a_tosa_partition_is_checked_without_the_slow_reference(
+    lowered: Callable[[str], Lowered], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(*_: Any) -> None:
+        raise AssertionError("executed by the reference model")
+
+    monkeypatch.setattr(TosaTwin, "__call__", slow)
+    build, said = lowered("ethos_u55_128"), list[str]()
+    found = convert_conforming(
+        build.edge(), build.plan, build.backend(), build.samples, tmp_path, ConformanceSettings(), said.append
+    )
+    assert (found.unchecked, said, len(found.partitions), len(found.outputs)) == ((), [], 1, 1)
+
+
+def test_a_fault_of_the_exact_executor_is_not_taken_for_one_of_the_backend(
+    lowered: Callable[[str], Lowered], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reference model decides here; evaluate, which compares the two, then fails."""
+    exact = ExactTwin.__call__
+    monkeypatch.setattr(ExactTwin, "__call__", lambda self, inputs: [100 - each for each in exact(self, inputs)])
+    build, said = lowered("ethos_u55_128"), list[str]()
+    found = convert_conforming(
+        build.edge(), build.plan, build.backend(), build.samples, tmp_path, ConformanceSettings(), said.append
+    )
+    assert said == []
+    assert all(part.worst.max_error <= 1.01 for part in found.partitions)
+    assert all(output.excess <= 1 for output in found.outputs)
 
 
 class Skip(nn.Module):

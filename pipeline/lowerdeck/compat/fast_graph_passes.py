@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import functools
 import gc
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from lowerdeck.compat import pytorch
+from lowerdeck.compat import exir, pytorch
 from lowerdeck.compat.delegate_outputs import DescribedOnce
+from lowerdeck.compat.edge_verification import VerifiedOnce
+
+_GENERATED = ("forward", "_code", "_lineno_map", "_prologue_start")
+"""What torch.fx.GraphModule.recompile gives a module, or its class."""
+_NUMBERS = frozenset((int, float, bool))
 
 
 @contextmanager
 def fast_graph_passes() -> Iterator[None]:
-    """Skip six things in graph passes that take time and change nothing.
+    """Skip eight things in graph passes that take time and change nothing.
 
     - Nodes share their provenance tree, which every pass would copy.
-    - Graph modules generate their code when they are called or when the context ends, not after every pass.
+    - Graph modules generate their code when it is needed, which most never is, not after every pass.
+    - Element types of equal edge programs are verified once.
+    - Lists of numbers are copied as a whole, not number by number.
     - Annotations of functions that register kernels are not evaluated.
     - What a delegate replaces is traced once, not by every pass.
     - Composite operators are looked up once, and not once for each namespace of operators.
@@ -37,7 +45,9 @@ def fast_graph_passes() -> Iterator[None]:
             pytorch.COPY_PROVENANCE.active(lambda source, memo: source),
             pytorch.KERNEL_ANNOTATIONS.active(_Unevaluated()),
             pytorch.DELEGATE_CALL.active(DescribedOnce(pytorch.DELEGATE_CALL.original())),
+            pytorch.CREATE_ARGUMENT.active(_arguments_as_a_whole(pytorch.CREATE_ARGUMENT.original())),
             composite_operators_once(),
+            _verified_once(),
             _code_on_demand(),
         ):
             yield
@@ -57,6 +67,16 @@ def composite_operators_once() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _verified_once() -> Iterator[None]:
+    """Verify equal edge programs once; nothing before the edge dialect is there to import it for."""
+    if exir.CHECK_DTYPES.module not in sys.modules:
+        yield
+        return
+    with exir.CHECK_DTYPES.active(VerifiedOnce(exir.CHECK_DTYPES.original())):
+        yield
+
+
 class _Unevaluated:
     """Replaces `Callable` in annotations, and in `isinstance`."""
 
@@ -67,42 +87,46 @@ class _Unevaluated:
         return callable(instance)
 
 
-class _Forward:
-    """Replaces the `forward` of one graph module until the attribute is read."""
+def _arguments_as_a_whole(create_arg: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """`create_arg` with a shorter way for lists of numbers, which it would copy number by number."""
 
-    def __init__(self, module: Any, generate: Callable[[Any], Any]) -> None:
-        self._module = weakref.ref(module)
-        self._generate = generate
+    def create(tracer: Any, argument: Any) -> Any:
+        if isinstance(argument, list) and _NUMBERS.issuperset(map(type, argument)):
+            return list(argument)
+        return create_arg(tracer, argument)
+
+    return create
+
+
+class _Generated:
+    """Replaces what the code of one graph module consists of until it is read; generating puts it in place."""
+
+    def __init__(self, module: Any, name: str, generate: Callable[[Any], Any]) -> None:
+        self._module, self._name, self._generate = weakref.ref(module), name, generate
 
     def __get__(self, module: Any, owner: Any) -> Any:
-        self._generate(self._module())  # replaces this object with the generated code
-        return vars(owner)["forward"].__get__(module, owner)
+        generated = self._module()
+        self._generate(generated)
+        if self._name in vars(generated):
+            return vars(generated)[self._name]
+        return vars(owner)[self._name].__get__(module, owner)
 
 
 @contextmanager
 def _code_on_demand() -> Iterator[None]:
-    """Generate the code of graph modules when they are called, or at the end."""
+    """Generate the code of graph modules when it is read or called, also after the context has ended."""
     from torch.fx.graph import _PyTreeCodeGen
 
-    recompile = pytorch.RECOMPILE.original()
-    pending: weakref.WeakSet[Any] = weakref.WeakSet()
-
-    def generate(module: Any) -> None:
-        recompile(module)
-        pending.discard(module)
+    generate = pytorch.RECOMPILE.original()
 
     def mark(module: Any) -> None:
         if isinstance(module._graph._codegen, _PyTreeCodeGen):
             info = module._graph._codegen.pytree_info
             module._in_spec, module._out_spec = info.in_spec, info.out_spec
-        type(module).forward = _Forward(module, generate)  # every graph module has its own class
-        module.__dict__.setdefault("_code", "")  # required for printing a module
+        for name in _GENERATED:
+            vars(module).pop(name, None)
+            setattr(type(module), name, _Generated(module, name, generate))  # every graph module has its own class
         module._recompile_submodules()
-        pending.add(module)
 
-    try:
-        with pytorch.RECOMPILE.active(mark):
-            yield
-    finally:
-        for module in list(pending):
-            recompile(module)
+    with pytorch.RECOMPILE.active(mark):
+        yield

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,6 @@ from lowerdeck.graph.modules import module_path
 from lowerdeck.graph.node_origins import history
 from lowerdeck.graph.node_values import NodeValues
 from lowerdeck.graph.source_lines import source_line
-from lowerdeck.runtime.floats import FloatProgram
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -74,30 +73,33 @@ def edge_deviation(quantized: ExportedProgram, edge: ExportedProgram, samples: S
 
 
 def program_errors(
-    program: FloatProgram, edge: ExportedProgram, samples: Sequence[Inputs], scales: Sequence[float | None]
+    execute: Callable[[Sequence[Inputs]], Sequence[Inputs]],
+    edge: ExportedProgram,
+    samples: Sequence[Inputs],
+    scales: Sequence[float | None],
 ) -> tuple[OutputError, ...]:
     """Errors of a `.pte` relative to the edge program that it was lowered from.
 
     Args:
-        program: The program.
+        execute: The program: its outputs for the inputs of consecutive calls, from its initial state on.
         edge: The edge program before lowering.
         samples: Inputs of the model to try, in consecutive calls: state is checked by what the next call returns.
         scales: One step of each output's quantization, None where it has none.
     """
     outputs = _outputs(edge)
     names = {node.name for node in outputs}
-    execute = NodeValues(edge, names, keeps_state=True)
+    expected_of = NodeValues(edge, names, keeps_state=True)
     another_rounding = NodeValues(edge, names, rounding_noise(), keeps_state=True)
-    program.program.reset()
-    pairs = [(execute(sample), program(*sample), another_rounding(sample)) for sample in samples]
+    expected = list(map(expected_of, samples))
+    pairs = list(zip(expected, execute(samples), map(another_rounding, samples), strict=True))
     return tuple(
         output_error(
             node.name,
-            [(expected[node.name].to(torch.float32), actual[index]) for expected, actual, _ in pairs],
+            [(wanted[node.name].to(torch.float32), actual[index]) for wanted, actual, _ in pairs],
             scale,
             depth_of(edge.graph),
             quantized=is_quantized(edge.graph),
-            rounded=[(expected[node.name], values[node.name]) for expected, _, values in pairs],
+            rounded=[(wanted[node.name], values[node.name]) for wanted, _, values in pairs],
         )
         for index, (node, scale) in enumerate(zip(outputs, scales, strict=True))
     )

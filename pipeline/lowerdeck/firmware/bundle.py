@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lowerdeck.firmware.audio_input import audio_sources
 from lowerdeck.firmware.header import Placement, c_header
@@ -19,7 +19,9 @@ from lowerdeck.firmware.readme import failed_readme, readme
 from lowerdeck.firmware.sample_format import SampleFormat
 from lowerdeck.firmware.source_part import SourcePart
 from lowerdeck.firmware.task_output import task_sources
-from lowerdeck.firmware.vector import TestVector, bundled_program
+
+if TYPE_CHECKING:
+    from lowerdeck.firmware.vector import TestVector
 
 METADATA, KERNEL_SELECTION, OPERATORS = "metadata.json", "kernel_selection.c", "selected_operators.yaml"
 PROGRAM, BUNDLED_PROGRAM, README = "program.pte", "program.bpte", "README.md"
@@ -53,6 +55,8 @@ def bundle(
         sample: The preprocessing of samples and the names of classes.
         twins: The manifest and the host twins by path, so that the bundle runs with `lowerdeck run`.
     """
+    from lowerdeck.firmware.vector import bundled_program  # torch, which recording a bundle does without
+
     sample = sample or SampleFormat()
     said = sample.files()
     metadata = describe(program, manifest, vector, target, placement, structural, mismatches)

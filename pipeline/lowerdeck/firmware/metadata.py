@@ -6,14 +6,16 @@ import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lowerdeck.contracts.memories import Memory
 from lowerdeck.firmware.header import Placement
-from lowerdeck.firmware.vector import TestVector
 from lowerdeck.formats import method_memory as memory
 from lowerdeck.formats.pte import Method, read_pte
 from lowerdeck.formats.pte_requirements import requirements
+
+if TYPE_CHECKING:
+    from lowerdeck.firmware.vector import TestVector
 
 FORMAT = "lowerdeck-firmware/1"
 RANDOM_CAVEAT = "the sample of the test vector is random: it shows that the program runs, and its result means nothing"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,7 +19,9 @@ from lowerdeck.firmware.c_literals import c_float, c_string
 from lowerdeck.firmware.model_config import method_pool_bytes, model_config, temporary_pool_bytes
 from lowerdeck.firmware.sample_format import SampleFormat
 from lowerdeck.firmware.source_part import SourcePart
-from lowerdeck.firmware.vector import TestVector, raw_bytes
+
+if TYPE_CHECKING:
+    from lowerdeck.firmware.vector import TestVector
 
 RECORD = "src/build_record.h"
 _SCALAR_TYPES = {
@@ -119,6 +121,8 @@ def _tensor(tensor: Mapping[str, Any], stored: Mapping[str, Any]) -> str:
 
 
 def _vector(vector: TestVector) -> str:
+    from lowerdeck.firmware.vector import raw_bytes
+
     parts = ['/* The test vector, as it lies in memory, little-endian. Generated. */\n#include "model.h"\n']
     for kind, tensors in (("inputs", vector.inputs), ("outputs", vector.outputs)):
         for index, tensor in enumerate(tensors):

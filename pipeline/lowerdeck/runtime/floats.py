@@ -91,6 +91,14 @@ class FloatProgram:
         """
         return self._decode(self.program(self.encode(samples)))
 
+    def consecutive_calls(self, samples: Sequence[Sequence[torch.Tensor]]) -> list[tuple[torch.Tensor, ...]]:
+        """The outputs of one call after the other of a program that was just loaded, host twins by their references.
+
+        Arguments and errors are those of a call.
+        """
+        self.program.reset()
+        return [self(*sample) for sample in samples]
+
     def calls(
         self, samples: Sequence[Sequence[torch.Tensor]], *, cross_check: Sequence[int] = ()
     ) -> list[tuple[torch.Tensor, ...]]:

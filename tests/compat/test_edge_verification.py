@@ -1,0 +1,100 @@
+"""lowerdeck.compat.edge_verification: equal edge programs are verified once, and every other one is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from executorch.exir import to_edge
+from executorch.exir.verification.verifier import (
+    SpecViolationError,
+    _check_tensor_args_matching_op_allowed_dtype,
+)
+from torch import nn
+
+from lowerdeck.compat.edge_verification import VerifiedOnce
+
+
+class Sum(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x + x, x.relu()], 1)
+
+
+def edge_graph(size: int = 4) -> Any:
+    return to_edge(torch.export.export(Sum(), (torch.zeros(1, size),))).exported_program().graph_module
+
+
+@pytest.fixture
+def verify() -> tuple[VerifiedOnce, list[Any]]:
+    verified: list[Any] = []
+
+    def check(module: Any) -> None:
+        verified.append(module)
+        _check_tensor_args_matching_op_allowed_dtype(module)
+
+    return VerifiedOnce(check), verified
+
+
+def test_an_equal_program_is_verified_once(verify: tuple[VerifiedOnce, list[Any]]) -> None:
+    once, verified = verify
+    first = edge_graph()
+    for module in (first, first, edge_graph()):
+        once(module)
+    assert verified == [first]
+
+
+def computes_with_integers(module: Any) -> None:
+    """Give the placeholder another element type, which the sum then gets."""
+    for node in module.graph.nodes:
+        if node.op == "placeholder":
+            mode = node.meta["val"].fake_mode
+            with mode:
+                node.meta["val"] = torch.zeros(1, 4, dtype=torch.bool)
+
+
+def adds_twice(module: Any) -> None:
+    (add,) = (node for node in module.graph.nodes if "add" in str(node.target))
+    add.update_kwarg("alpha", 2)
+
+
+def swaps_the_parts(module: Any) -> None:
+    (cat,) = (node for node in module.graph.nodes if "cat" in str(node.target))
+    cat.update_arg(0, list(reversed(cat.args[0])))
+
+
+@pytest.mark.parametrize("change", [adds_twice, swaps_the_parts])
+def test_a_program_that_differs_is_verified(
+    change: Callable[[Any], None], verify: tuple[VerifiedOnce, list[Any]]
+) -> None:
+    once, verified = verify
+    first, other = edge_graph(), edge_graph()
+    change(other)
+    for module in (first, other, edge_graph(5)):
+        once(module)
+    assert len(verified) == 3
+
+
+def test_a_violation_is_found_every_time(verify: tuple[VerifiedOnce, list[Any]]) -> None:
+    once, verified = verify
+    once(edge_graph())
+    wrong = edge_graph()
+    computes_with_integers(wrong)
+    for _ in range(2):
+        with pytest.raises(SpecViolationError, match="mismatched dtypes"):
+            once(wrong)
+    assert len(verified) == 3
+
+
+def test_programs_with_control_flow_are_always_verified(verify: tuple[VerifiedOnce, list[Any]]) -> None:
+    class Either(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            either: torch.Tensor = torch.cond(x.sum() > 0, lambda y: y + 1, lambda y: y - 1, (x,))
+            return either
+
+    once, verified = verify
+    module = to_edge(torch.export.export(Either(), (torch.zeros(1, 4),))).exported_program().graph_module
+    once(module)
+    once(module)
+    assert verified == [module, module]
