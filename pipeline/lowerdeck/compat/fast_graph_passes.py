@@ -13,6 +13,7 @@ from typing import Any
 from lowerdeck.compat import exir, pytorch
 from lowerdeck.compat.delegate_outputs import DescribedOnce
 from lowerdeck.compat.edge_verification import VerifiedOnce
+from lowerdeck.compat.remembered_layouts import RememberedLayouts
 
 _GENERATED = ("forward", "_code", "_lineno_map", "_prologue_start")
 """What torch.fx.GraphModule.recompile gives a module, or its class."""
@@ -21,10 +22,11 @@ _NUMBERS = frozenset((int, float, bool))
 
 @contextmanager
 def fast_graph_passes() -> Iterator[None]:
-    """Skip eight things in graph passes that take time and change nothing.
+    """Skip nine things in graph passes that take time and change nothing.
 
     - Nodes share their provenance tree, which every pass would copy.
     - Graph modules generate their code when it is needed, which most never is, not after every pass.
+    - Operators are executed once, and not by every pass, for fake tensors of the same layouts.
     - Element types of equal edge programs are verified once.
     - Lists of numbers are copied as a whole, not number by number.
     - Annotations of functions that register kernels are not evaluated.
@@ -47,7 +49,7 @@ def fast_graph_passes() -> Iterator[None]:
             pytorch.DELEGATE_CALL.active(DescribedOnce(pytorch.DELEGATE_CALL.original())),
             pytorch.CREATE_ARGUMENT.active(_arguments_as_a_whole(pytorch.CREATE_ARGUMENT.original())),
             composite_operators_once(),
-            _verified_once(),
+            _edge_programs_as_before(),
             _code_on_demand(),
         ):
             yield
@@ -68,12 +70,16 @@ def composite_operators_once() -> Iterator[None]:
 
 
 @contextmanager
-def _verified_once() -> Iterator[None]:
-    """Verify equal edge programs once; nothing before the edge dialect is there to import it for."""
+def _edge_programs_as_before() -> Iterator[None]:
+    """Verify equal edge programs, and execute equal operators, once; without ExecuTorch there are none."""
     if exir.CHECK_DTYPES.module not in sys.modules:
         yield
         return
-    with exir.CHECK_DTYPES.active(VerifiedOnce(exir.CHECK_DTYPES.original())):
+    remembered = RememberedLayouts(exir.EXECUTE_NODE.original())
+    with (
+        exir.CHECK_DTYPES.active(VerifiedOnce(exir.CHECK_DTYPES.original())),
+        exir.EXECUTE_NODE.active(remembered.replacement()),
+    ):
         yield
 
 
