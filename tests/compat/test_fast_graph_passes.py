@@ -59,6 +59,14 @@ def test_code_is_there_for_those_who_read_it_and_generated_for_nobody_else() -> 
     assert torch.equal(called(image), -printed(image))
 
 
+def test_a_forward_of_the_module_itself_stays() -> None:
+    with fast_graph_passes():
+        module = traced()
+        module.forward = lambda x: x
+        negated(module)
+    assert module(3) == 3
+
+
 def test_lists_of_numbers_are_copied_and_nodes_in_lists_are_nodes() -> None:
     sizes, tracer = [1, 2.5, True], torch.fx.Tracer()
     tracer.graph = torch.fx.Graph()

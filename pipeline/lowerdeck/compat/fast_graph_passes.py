@@ -15,8 +15,8 @@ from lowerdeck.compat.delegate_outputs import DescribedOnce
 from lowerdeck.compat.edge_verification import VerifiedOnce
 from lowerdeck.compat.remembered_layouts import RememberedLayouts
 
-_GENERATED = ("forward", "_code", "_lineno_map", "_prologue_start")
-"""What torch.fx.GraphModule.recompile gives a module, or its class."""
+_CODE = ("_code", "_lineno_map", "_prologue_start")
+"""What torch.fx.GraphModule.recompile gives a module, besides `forward`, which it gives the module's class."""
 _NUMBERS = frozenset((int, float, bool))
 
 
@@ -129,8 +129,9 @@ def _code_on_demand() -> Iterator[None]:
         if isinstance(module._graph._codegen, _PyTreeCodeGen):
             info = module._graph._codegen.pytree_info
             module._in_spec, module._out_spec = info.in_spec, info.out_spec
-        for name in _GENERATED:
+        for name in _CODE:
             vars(module).pop(name, None)
+        for name in ("forward", *_CODE):
             setattr(type(module), name, _Generated(module, name, generate))  # every graph module has its own class
         module._recompile_submodules()
 
