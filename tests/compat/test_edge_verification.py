@@ -1,4 +1,4 @@
-"""lowerdeck.compat.edge_verification: equal edge programs are verified once, and every other one is."""
+"""lowerdeck.compat.edge_verification: equal programs are verified and decomposed once, and every other one is."""
 
 from __future__ import annotations
 
@@ -14,7 +14,16 @@ from executorch.exir.verification.verifier import (
 )
 from torch import nn
 
-from lowerdeck.compat.edge_verification import VerifiedOnce
+from lowerdeck.compat.edge_verification import DecomposedOnce, VerifiedOnce
+
+
+Decompose = Callable[..., torch.export.ExportedProgram]
+
+
+class Either(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        either: torch.Tensor = torch.cond(x.sum() > 0, lambda y: y + 1, lambda y: y - 1, (x,))
+        return either
 
 
 class Sum(nn.Module):
@@ -88,13 +97,85 @@ def test_a_violation_is_found_every_time(verify: tuple[VerifiedOnce, list[Any]])
 
 
 def test_programs_with_control_flow_are_always_verified(verify: tuple[VerifiedOnce, list[Any]]) -> None:
-    class Either(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            either: torch.Tensor = torch.cond(x.sum() > 0, lambda y: y + 1, lambda y: y - 1, (x,))
-            return either
-
     once, verified = verify
     module = to_edge(torch.export.export(Either(), (torch.zeros(1, 4),))).exported_program().graph_module
     once(module)
     once(module)
     assert verified == [module, module]
+
+
+@pytest.fixture
+def decompose() -> tuple[Decompose, list[torch.export.ExportedProgram]]:
+    """`run_decompositions` with its replacement, and the programs that it traced."""
+    traced: list[torch.export.ExportedProgram] = []
+
+    def run(program: torch.export.ExportedProgram, table: Any = None) -> torch.export.ExportedProgram:
+        traced.append(program)
+        return program.run_decompositions(table)
+
+    return DecomposedOnce(run).replacement(), traced
+
+
+def hard_swish() -> torch.export.ExportedProgram:
+    return torch.export.export(nn.Sequential(nn.Linear(4, 4), nn.Hardswish()), (torch.zeros(1, 4),))
+
+
+def operators(program: torch.export.ExportedProgram) -> list[str]:
+    return [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
+
+
+def table_of(*names: str) -> dict[Any, Any]:
+    return {key: value for key, value in torch.export.default_decompositions().items() if str(key) in names}
+
+
+def test_nothing_is_traced_where_nothing_is_left_to_decompose(
+    decompose: tuple[Decompose, list[torch.export.ExportedProgram]],
+) -> None:
+    run, traced = decompose
+    exported = hard_swish()
+    once = run(exported, table_of("aten.linear.default"))
+    assert operators(once) == ["aten.t.default", "aten.addmm.default", "aten.hardswish.default"]
+    assert run(once, table_of("aten.linear.default", "aten.gelu.default")) is once
+    assert traced == [exported]
+
+
+def test_what_is_left_to_decompose_is_decomposed(
+    decompose: tuple[Decompose, list[torch.export.ExportedProgram]],
+) -> None:
+    run, traced = decompose
+    once = run(hard_swish(), {})
+    again = run(once, table_of("aten.linear.default"))
+    assert operators(again) == ["aten.t.default", "aten.addmm.default", "aten.hardswish.default"]
+    assert len(traced) == 2
+
+
+def test_a_program_that_was_changed_meanwhile_is_traced(
+    decompose: tuple[Decompose, list[torch.export.ExportedProgram]],
+) -> None:
+    run, traced = decompose
+    once = run(hard_swish(), {})
+    (activation,) = (node for node in once.graph.nodes if "hardswish" in str(node.target))
+    activation.target = torch.ops.aten.hardswish_.default
+    again = run(once, {})
+    assert operators(again) == ["aten.linear.default", "aten.hardswish.default"]
+    assert len(traced) == 2
+
+
+def test_a_program_that_was_only_exported_is_traced(
+    decompose: tuple[Decompose, list[torch.export.ExportedProgram]],
+) -> None:
+    run, traced = decompose
+    network = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True))
+    exported = torch.export.export(network, (torch.zeros(1, 4),))
+    assert operators(exported)[-1] == "aten.relu_.default"
+    assert operators(run(exported, {}))[-1] == "aten.relu.default"
+    assert traced == [exported]
+
+
+def test_programs_with_control_flow_are_always_traced(
+    decompose: tuple[Decompose, list[torch.export.ExportedProgram]],
+) -> None:
+    run, traced = decompose
+    once = run(torch.export.export(Either(), (torch.zeros(1, 4),)), {})
+    run(once, {})
+    assert len(traced) == 2

@@ -6,9 +6,10 @@ import dataclasses
 import importlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lowerdeck.contracts.backends import Backend, Flavor, FlavorReport
+if TYPE_CHECKING:
+    from lowerdeck.contracts.backends import Backend, Flavor, FlavorReport
 
 Values = dict[str, Any]
 """Plain values of a configuration section."""
@@ -21,6 +22,8 @@ def available() -> tuple[str, ...]:
 
 def source(name: str) -> type[Backend]:
     """Return the class of the backend `name`, without importing ExecuTorch."""
+    from lowerdeck.contracts.backends import Backend
+
     module = importlib.import_module(f"{__name__}.{name}.backend")
     (found,) = (
         value

@@ -10,12 +10,12 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from lowerdeck.contracts.errors import LowerdeckError
-from lowerdeck.contracts.plan import DelegationPlan
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from lowerdeck.cli.plans import NamedPlan
+    from lowerdeck.contracts.plan import DelegationPlan
     from lowerdeck.explain.causes import Cause, Trial
     from lowerdeck.explain.graph import PlanGraph
     from lowerdeck.explain.groups import Group

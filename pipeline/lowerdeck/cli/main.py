@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import socket
 import sys
 from collections.abc import Sequence
 from contextlib import closing
@@ -34,7 +33,6 @@ from lowerdeck.cli import (
 )
 from lowerdeck.compat.terminal import escaped_output
 from lowerdeck.contracts.errors import LowerdeckError
-from lowerdeck.execution.failures import failure_message
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -65,6 +63,8 @@ def _main(arguments: Sequence[str] | None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it once more when it ends
         return 1
     except Exception as error:  # the last frame of a command: whatever it is becomes a message
+        from lowerdeck.execution.failures import failure_message
+
         print(f"lowerdeck {options.command}: {failure_message(error, options.command)}", file=sys.stderr)
         return 1
     return 0
@@ -207,6 +207,8 @@ def _ui(options: argparse.Namespace) -> None:
 
 
 def _check_port_free(host: str, port: int) -> None:
+    import socket
+
     try:
         with closing(socket.socket()) as listener:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -9,11 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from lowerdeck.config.yaml_text import mapping_problem
 from lowerdeck.contracts.errors import ConfigurationError
-from lowerdeck.execution import dvc_state
-from lowerdeck.formats.regular_files import check_regular
-from lowerdeck.workspace import contents
 
 
 def add(commands: Any) -> None:
@@ -35,6 +31,9 @@ def _check_bounds(params: Path) -> None:
     Raises:
         ConfigurationError: it is nested too deeply or too large.
     """
+    from lowerdeck.config.yaml_text import mapping_problem
+    from lowerdeck.formats.regular_files import check_regular
+
     with suppress(OSError, UnicodeDecodeError):  # DVC says why it cannot read it
         if problem := mapping_problem(check_regular(params).read_text(encoding="utf-8")):
             raise ConfigurationError(f"{params} {problem}")
@@ -42,6 +41,9 @@ def _check_bounds(params: Path) -> None:
 
 def _repro(options: argparse.Namespace) -> NoReturn:
     """Repair the project in the current folder, and become `dvc repro`."""
+    from lowerdeck.execution import dvc_state
+    from lowerdeck.workspace import contents
+
     if contents.RECORD.is_file() and contents.link_code(Path()):
         print("repro: pipeline/lowerdeck is the installed package now")
     _check_bounds(Path("params.yaml"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import time
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,6 +43,8 @@ def add(commands: Any) -> None:
 
 
 def _sweep(options: argparse.Namespace) -> None:
+    import uuid
+
     from lowerdeck.compat.terminal import terminal_console
     from lowerdeck.sweeps import engine
     from lowerdeck.sweeps.progress import Watcher

@@ -1,9 +1,11 @@
-"""Element types of an edge program, verified once and not again by everything that hands it on."""
+"""Equal programs: their element types are verified once, and what was decomposed is not decomposed again."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Hashable
+import weakref
+from collections.abc import Callable, Hashable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 
@@ -21,8 +23,10 @@ class VerifiedOnce:
 
     def __call__(self, module: Any) -> None:
         """Verify the graph of `module`."""
+        from executorch.exir.dialects.edge._ops import EdgeOpOverload
+
         try:
-            content = _content(module.graph)
+            content = _content(module.graph, EdgeOpOverload)
         except _UnknownError:
             self._verify(module)
             return
@@ -31,13 +35,50 @@ class VerifiedOnce:
             self._passed.add(content)
 
 
-def _content(graph: Any) -> Hashable:
+class DecomposedOnce:
+    """Replaces `run_decompositions`: what came from it is returned where the table has none of its operators."""
+
+    def __init__(self, decompose: Callable[..., Any]) -> None:
+        """`decompose(program, decomp_table, ...)` returns another program."""
+        self._decompose = decompose
+        self._decomposed: weakref.WeakKeyDictionary[Any, Hashable] = weakref.WeakKeyDictionary()
+
+    def replacement(self) -> Callable[..., Any]:
+        """The method."""
+
+        def run_decompositions(program: Any, decomp_table: Any = None, *arguments: Any, **options: Any) -> Any:
+            if isinstance(decomp_table, Mapping) and program in self._decomposed:
+                has_operator = any(node.target in decomp_table for node in program.graph.nodes)
+                if not has_operator and _operators_of(program) == self._decomposed[program]:
+                    return program
+            found = self._decompose(program, decomp_table, *arguments, **options)
+            if (content := _operators_of(found)) is not None:
+                self._decomposed[found] = content
+            return found
+
+        return run_decompositions
+
+
+def _operators_of(program: Any) -> Hashable | None:
+    """The content of a program of PyTorch's operators, with its signature; None if it may depend on more.
+
+    An operator that a partitioner keeps whole has another name meanwhile, under which no table has it.
+    """
+    from executorch.exir.program._program import transform_op_to_aten_op
+    from torch._ops import OpOverload
+
+    try:
+        return _content(program.graph, OpOverload, transform_op_to_aten_op), str(program.graph_signature)
+    except _UnknownError:
+        return None
+
+
+def _content(graph: Any, operators: type, originals: Mapping[str, Any] = MappingProxyType({})) -> Hashable:
     """Operators, their arguments and the layouts of all values, which together decide about element types.
 
     Raises:
-        _UnknownError: it has graphs within it, stored tensors, or sizes that vary.
+        _UnknownError: it has graphs within it, stored tensors, sizes that vary, or calls that are no `operators`.
     """
-    from executorch.exir.dialects.edge._ops import EdgeOpOverload
     from torch.fx import Node
 
     position: dict[Node, int] = {}
@@ -52,12 +93,12 @@ def _content(graph: Any) -> Hashable:
     nodes: list[Hashable] = []
     for node in graph.nodes:
         if node.op == "call_function" and not (
-            isinstance(node.target, EdgeOpOverload) or node.target is operator.getitem
+            isinstance(node.target, operators) or node.target is operator.getitem
         ):
             raise _UnknownError
         if node.op not in ("placeholder", "call_function", "output"):
             raise _UnknownError
-        called = node.target if node.op == "call_function" else node.op
+        called = originals.get(str(node.target), node.target) if node.op == "call_function" else node.op
         arguments = argument(node.args), tuple((name, argument(value)) for name, value in node.kwargs.items())
         nodes.append((called, arguments, _layout(node.meta.get("val"))))
         position[node] = len(position)

@@ -12,7 +12,7 @@ from typing import Any
 
 from lowerdeck.compat import exir, pytorch
 from lowerdeck.compat.delegate_outputs import DescribedOnce
-from lowerdeck.compat.edge_verification import VerifiedOnce
+from lowerdeck.compat.edge_verification import DecomposedOnce, VerifiedOnce
 from lowerdeck.compat.remembered_layouts import RememberedLayouts
 
 _CODE = ("_code", "_lineno_map", "_prologue_start")
@@ -22,12 +22,13 @@ _NUMBERS = frozenset((int, float, bool))
 
 @contextmanager
 def fast_graph_passes() -> Iterator[None]:
-    """Skip nine things in graph passes that take time and change nothing.
+    """Skip ten things in graph passes that take time and change nothing.
 
     - Nodes share their provenance tree, which every pass would copy.
     - Graph modules generate their code when it is needed, which most never is, not after every pass.
     - Operators are executed once, and not by every pass, for fake tensors of the same layouts.
     - Element types of equal edge programs are verified once.
+    - What was decomposed is not traced again where nothing is left to decompose.
     - Lists of numbers are copied as a whole, not number by number.
     - Annotations of functions that register kernels are not evaluated.
     - What a delegate replaces is traced once, not by every pass.
@@ -76,9 +77,11 @@ def _edge_programs_as_before() -> Iterator[None]:
         yield
         return
     remembered = RememberedLayouts(exir.EXECUTE_NODE.original())
+    decomposed = DecomposedOnce(pytorch.RUN_DECOMPOSITIONS.original())
     with (
         exir.CHECK_DTYPES.active(VerifiedOnce(exir.CHECK_DTYPES.original())),
         exir.EXECUTE_NODE.active(remembered.replacement()),
+        pytorch.RUN_DECOMPOSITIONS.active(decomposed.replacement()),
     ):
         yield
 

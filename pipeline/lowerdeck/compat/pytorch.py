@@ -41,6 +41,12 @@ CREATE_ARGUMENT = Replacement(
     "Arm's rescalings have two numbers for each channel: an eighth of the time of compiling MobileNetV2 for Ethos-U.",
     for_speed_only=True,
 )
+RUN_DECOMPOSITIONS = Replacement(
+    target="torch.export:ExportedProgram.run_decompositions",
+    reason="ExecuTorch decomposes programs three times before it makes edge programs of them; the last time there is "
+    "nothing left to decompose in most, and the whole program is traced to find it as it was.",
+    for_speed_only=True,
+)
 MATERIALIZE_COMPOSITE_OPERATORS = Replacement(
     target="torch._export.utils:_materialize_cpp_cia_ops",
     reason="torch.export queries the dispatcher for all composite operators, for each namespace of operators again; "
