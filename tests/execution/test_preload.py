@@ -23,7 +23,7 @@ NO_SERVER = 99
 SERVER = """
 import sys
 from lowerdeck.execution import preload
-preload.serve(preload.socket_address(), ["colorsys"], idle_s=float(sys.argv[1]))
+preload.serve(preload.socket_address(), ["colorsys"], idle_s=float(sys.argv[1]), later=["no_such_module", "tabnanny"])
 """
 CLIENT = f"""
 import sys
@@ -222,6 +222,13 @@ def test_two_clients_are_served_at_once(host: Host) -> None:
     name = host.module("meeting", source)
     clients = [host.client(name, "a", "b"), host.client(name, "b", "a")]
     assert [client.communicate(timeout=60)[0] for client in clients] == ["met\n", "met\n"]
+
+
+def test_what_later_stages_need_is_imported_while_the_first_one_runs(host: Host) -> None:
+    host.serve()
+    text = "import sys, time; print([name in sys.modules for name in ('colorsys', 'tabnanny')]); time.sleep(0.5)"
+    stage = host.module("stage", text)
+    assert [host.run(stage)[1] for _ in range(2)] == ["[True, False]\n", "[True, True]\n"]
 
 
 def test_a_client_that_talks_rubbish_is_ignored(host: Host) -> None:

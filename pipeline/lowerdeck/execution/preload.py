@@ -36,6 +36,8 @@ IDLE_S = 120.0
 _STARTED_WITHIN_S = 60.0
 """Age of a file without a server at which none is about to start there."""
 SWITCH = "LOWERDECK_PRELOAD"
+_LATER = "--later"
+"""In the arguments of a server: the modules that follow are imported while its first stage runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +48,8 @@ class Libraries:
     """Modules in the order of their import."""
     read_at_import: tuple[str, ...]
     """Prefixes of variables that take effect during the imports: a server accepts clients with the same values only."""
+    later: tuple[str, ...] = ()
+    """Modules that only later stages need, imported while the first one runs."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables to set before the imports, unless the user has set them."""
 
@@ -63,6 +67,10 @@ LOWERING = Libraries(
         "executorch.backends.arm.ethosu",
         "executorch.backends.arm.quantizer",
         *("safetensors.torch", "pydantic", "yaml", "tqdm"),
+    ),
+    later=(
+        *("ai_edge_litert.interpreter", "executorch.devtools.bundled_program", "executorch.extension.flat_tensor"),
+        "scipy.stats",
     ),
     read_at_import=(*_READ_AT_IMPORT, "ONEDNN_", "TORCH", "PYTORCH"),
 )
@@ -95,7 +103,7 @@ def start(libraries: Libraries, environment: Mapping[str, str] = os.environ) -> 
     with contextlib.suppress(OSError), log.open("ab") as output:
         return subprocess.Popen(
             # -P keeps this folder's modules out of the import path.
-            [sys.executable, "-P", __file__, str(address), *libraries.modules],
+            [sys.executable, "-P", __file__, str(address), *libraries.modules, _LATER, *libraries.later],
             env={**libraries.environment, **environment, "PYTHONPATH": _path_of_libraries(environment)},
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -187,7 +195,7 @@ def socket_address(libraries: Libraries = LOWERING, environment: Mapping[str, st
     given = {**libraries.environment, **environment, "PYTHONPATH": _path_of_libraries(environment)}
     variables = {key: value for key, value in given.items() if key.startswith(libraries.read_at_import)}
     installed = (sys.executable, sys.version, str(packages), packages.stat().st_mtime_ns)
-    key = [*installed, sorted(variables.items()), libraries.modules]
+    key = [*installed, sorted(variables.items()), libraries.modules, libraries.later]
     source = Path(__file__).read_bytes()  # another version of this module may use another protocol
     digest = hashlib.sha256(json.dumps(key).encode() + source).hexdigest()[:16]
     return folder / f"{digest}.sock"
@@ -261,8 +269,11 @@ def _connected(address: Path) -> socket.socket:
     return connection
 
 
-def serve(address: Path, modules: Sequence[str], idle_s: float = IDLE_S) -> None:
-    """Listen at `address`, import `modules`, and run clients' requests until there is none for `idle_s`."""
+def serve(address: Path, modules: Sequence[str], idle_s: float = IDLE_S, later: Sequence[str] = ()) -> None:
+    """Listen at `address`, import `modules`, and run clients' requests until there is none for `idle_s`.
+
+    The modules of `later` are imported while the first request runs.
+    """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     lock = _locked(address)
     if lock is None:
@@ -273,17 +284,22 @@ def serve(address: Path, modules: Sequence[str], idle_s: float = IDLE_S) -> None
     listener.listen()
     own_path = _python_path(os.environ)
     searched = [entry for entry in sys.path if entry not in own_path]
+    _import(modules)
+    try:
+        _accept_until_idle(listener, lock, searched, idle_s, later)
+    finally:
+        _remove_files(address)
+
+
+def _import(modules: Sequence[str]) -> None:
+    """Import `modules`; those that are not installed are left out."""
+    import gc
+
     for module in modules:
         with contextlib.suppress(ImportError):
             importlib.import_module(module)
-    import gc
-
     gc.freeze()  # forks then copy fewer pages and collect less
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a library resets what Python sets, and clients may disconnect
-    try:
-        _accept_until_idle(listener, lock, searched, idle_s)
-    finally:
-        _remove_files(address)
 
 
 def _locked(address: Path) -> IO[str] | None:
@@ -319,7 +335,10 @@ def _remove_files_of_killed_servers(own: Path) -> None:
                 lock.close()
 
 
-def _accept_until_idle(listener: socket.socket, lock: IO[str], searched: Sequence[str], idle_s: float) -> None:
+def _accept_until_idle(
+    listener: socket.socket, lock: IO[str], searched: Sequence[str], idle_s: float, later: Sequence[str]
+) -> None:
+    waiting = list(later)
     selector = selectors.DefaultSelector()
     selector.register(listener, selectors.EVENT_READ)
     wakeup, wakeup_writer = socket.socketpair()
@@ -329,9 +348,12 @@ def _accept_until_idle(listener: socket.socket, lock: IO[str], searched: Sequenc
     selector.register(wakeup, selectors.EVENT_READ)
     running: dict[int, socket.socket] = {}
     while True:
-        events = selector.select(None if running else idle_s)
+        is_importing = bool(running and waiting)
+        events = selector.select(0 if is_importing else None if running else idle_s)
         if not events and not running:
             return
+        if not events and is_importing:
+            _import([waiting.pop(0)])
         for key, _ in events:
             if key.fileobj is listener:
                 connection, _ = listener.accept()
@@ -440,4 +462,5 @@ def _run_module(request: dict[str, object], fds: list[int], searched: Sequence[s
 
 
 if __name__ == "__main__":
-    serve(Path(sys.argv[1]), sys.argv[2:])
+    split = sys.argv.index(_LATER)
+    serve(Path(sys.argv[1]), sys.argv[2:split], later=sys.argv[split + 1 :])
