@@ -16,7 +16,6 @@ from torch import nn
 
 from lowerdeck.compat.edge_verification import DecomposedOnce, VerifiedOnce
 
-
 Decompose = Callable[..., torch.export.ExportedProgram]
 
 
@@ -111,7 +110,8 @@ def decompose() -> tuple[Decompose, list[torch.export.ExportedProgram]]:
 
     def run(program: torch.export.ExportedProgram, table: Any = None) -> torch.export.ExportedProgram:
         traced.append(program)
-        return program.run_decompositions(table)
+        decomposed: torch.export.ExportedProgram = program.run_decompositions(table)
+        return decomposed
 
     return DecomposedOnce(run).replacement(), traced
 
@@ -125,7 +125,8 @@ def operators(program: torch.export.ExportedProgram) -> list[str]:
 
 
 def table_of(*names: str) -> dict[Any, Any]:
-    return {key: value for key, value in torch.export.default_decompositions().items() if str(key) in names}
+    every: dict[Any, Any] = dict(torch.export.default_decompositions())
+    return {key: value for key, value in every.items() if str(key) in names}
 
 
 def test_nothing_is_traced_where_nothing_is_left_to_decompose(

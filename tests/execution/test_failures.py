@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -78,6 +80,21 @@ def test_a_write_that_fails_names_the_file_and_leaves_the_earlier_one(monkeypatc
     assert failure_message(caught.value, "x").startswith("no space is left to write file;")
     assert [path.name for path in Path().iterdir()] == ["file"]
     assert Path("file").read_bytes() == b"earlier"
+
+
+def test_a_folder_that_could_not_be_copied_to_a_full_disk_names_its_first_file() -> None:
+    Path("source").mkdir()
+    for name in ("a", "b"):
+        Path("source", name).write_text(name)
+
+    def copy(source: str, target: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", source, None, target)
+
+    with pytest.raises(shutil.Error) as caught:
+        shutil.copytree("source", "copy", copy_function=copy)
+    message = failure_message(caught.value, "sweep")
+    assert re.match(r"no space is left to write copy/[ab]; make room and run it again\.", message)
+    assert not LOGS.exists()
 
 
 @pytest.mark.parametrize(

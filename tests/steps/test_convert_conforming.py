@@ -29,6 +29,7 @@ from lowerdeck.steps.export import export
 from lowerdeck.steps.partition import partition
 from lowerdeck.steps.quantize import quantize
 from tests.conftest import TARGETS, Lowered, backend_for
+from tests.marks import quick_first
 from tests.project import REPOSITORY
 
 
@@ -98,19 +99,30 @@ class Skip(nn.Module):
         return scores
 
 
-@pytest.fixture(scope="module")
-def skip() -> tuple[Any, Any, Backend, list[tuple[torch.Tensor, ...]]]:
-    """Skip for an Ethos-U: quantized program, partition's result, backend and samples."""
-    torch.manual_seed(0)
-    network = Skip().eval()
-    samples: list[tuple[torch.Tensor, ...]] = [(torch.randn(1, 3, 8, 8),) for _ in range(4)]
-    backend = backend_for(yaml.safe_load((REPOSITORY / "conf" / "target" / "ethos_u55_128.yaml").read_text()))
-    scheme = QuantizationScheme(name="int8")
-    observing, converting = backend.quantizer(scheme), backend.quantizer(scheme)
+Samples = list[tuple[torch.Tensor, ...]]
+
+
+def quantized_for(
+    target: str, network: nn.Module, samples: Samples, scheme: str = "int8", **options: Any
+) -> tuple[Any, Backend]:
+    """A network, quantized for a target with `options`, and the target's backend."""
+    values = yaml.safe_load((REPOSITORY / "conf" / "target" / f"{target}.yaml").read_text())
+    backend = backend_for(values | {"options": values["options"] | options})
+    shapes = [list(value.shape) for value in samples[0]]
+    observing, converting = (backend.quantizer(QuantizationScheme(name=scheme)) for _ in range(2))
     assert observing is not None
     assert converting is not None
-    state = calibrate(export(network, [[1, 3, 8, 8]]), observing, samples, len(samples))
-    quantized, _ = quantize(export(network, [[1, 3, 8, 8]]), converting, state)
+    state = calibrate(export(network.eval(), shapes), observing, samples, len(samples))
+    return quantize(export(network, shapes), converting, state)[0], backend
+
+
+@pytest.fixture(scope="module")
+def skip() -> tuple[Any, Any, Backend, Samples]:
+    """Skip for an Ethos-U: quantized program, partition's result, backend and samples."""
+    torch.manual_seed(0)
+    network = Skip()
+    samples: Samples = [(torch.randn(1, 3, 8, 8),) for _ in range(4)]
+    quantized, backend = quantized_for("ethos_u55_128", network, samples)
     return quantized, partition(quantized, backend), backend, samples
 
 
@@ -122,7 +134,7 @@ def faulty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def checked(
-    skip: tuple[Any, Any, Backend, list[tuple[torch.Tensor, ...]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    skip: tuple[Any, Any, Backend, Samples], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., tuple[ConvertedConforming, list[str]]]:
     """(settings) -> the checked program, and what was reported."""
     from lowerdeck.artifacts.edge_programs import read_edge_program, write_edge_program
@@ -148,7 +160,7 @@ def checked(
     return run
 
 
-def largest_error(quantized: Any, found: ConvertedConforming, samples: list[tuple[torch.Tensor, ...]]) -> float:
+def largest_error(quantized: Any, found: ConvertedConforming, samples: Samples) -> float:
     """Of the `.pte` on the samples, in steps of its output."""
     twins = {part.payload: part.twin for part in found.converted.partitions if part.twin is not None}
     program, module = open_made_program(found.converted.program, twins), quantized.module(check_guards=False)
@@ -162,7 +174,7 @@ def reasons_of(plan: DelegationPlan) -> dict[str, str]:
 
 
 def test_a_rectified_convolution_in_a_concatenation_is_exact(
-    skip: tuple[Any, Any, Backend, list[tuple[torch.Tensor, ...]]], checked: Callable[..., Any]
+    skip: tuple[Any, Any, Backend, Samples], checked: Callable[..., Any]
 ) -> None:
     quantized, partitioned, _, samples = skip
     found, said = checked()
@@ -173,7 +185,7 @@ def test_a_rectified_convolution_in_a_concatenation_is_exact(
 
 @pytest.mark.usefixtures("faulty")
 def test_a_fault_of_a_backend_is_found_and_its_operator_stays_on_the_cpu(
-    skip: tuple[Any, Any, Backend, list[tuple[torch.Tensor, ...]]], checked: Callable[..., Any]
+    skip: tuple[Any, Any, Backend, Samples], checked: Callable[..., Any]
 ) -> None:
     quantized, partitioned, _, samples = skip
     found, said = checked()
@@ -202,7 +214,7 @@ def test_a_fault_may_end_the_build_with_the_ways_out(checked: Callable[..., Any]
 
 @pytest.mark.usefixtures("faulty")
 def test_a_fault_may_be_accepted_and_stays_visible(
-    skip: tuple[Any, Any, Backend, list[tuple[torch.Tensor, ...]]], checked: Callable[..., Any]
+    skip: tuple[Any, Any, Backend, Samples], checked: Callable[..., Any]
 ) -> None:
     quantized, partitioned, _, samples = skip
     found, _ = checked(on_mismatch="warn")
@@ -230,6 +242,80 @@ def test_exclusions_have_a_bound(checked: Callable[..., Any]) -> None:
         checked(max_rounds=0)
 
 
+class Chained(nn.Module):
+    """A partition with two results, a sum on the CPU, and a partition that takes all three; indexing has nodes, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = (nn.Conv2d(size, 4, 3, padding=1) for size in (3, 4, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        a = torch.relu(self.first(x))
+        b = self.second(a)
+        upper, lower = torch.split(b, 2, 1)
+        return torch.cat([self.third(a + b), lower, upper, torch.relu(b)], 1)
+
+
+@pytest.fixture
+def conforming(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[ConvertedConforming, list[str]]]:
+    """(program, backend, samples) -> the checked program, and what was reported."""
+    from lowerdeck.artifacts.edge_programs import read_edge_program, write_edge_program
+
+    def run(program: Any, backend: Backend, samples: Samples) -> tuple[ConvertedConforming, list[str]]:
+        monkeypatch.chdir(tmp_path)
+        made, said = partition(program, backend), list[str]()
+        write_edge_program(made.program, made.edge_config)
+        (tmp_path / "work").mkdir()
+        found = convert_conforming(
+            read_edge_program(), made.plan, backend, samples, tmp_path / "work", ConformanceSettings(), said.append
+        )
+        return found, said
+
+    return run
+
+
+@pytest.mark.parametrize("target", quick_first(("ethos_u55_128", "ethos_u85_256", "neutron_imxrt700")))
+def test_a_partition_that_takes_what_another_one_returns_is_checked_on_it(
+    target: str, conforming: Callable[..., tuple[ConvertedConforming, list[str]]]
+) -> None:
+    torch.manual_seed(0)
+    samples: Samples = [(torch.randn(1, 3, 8, 8),) for _ in range(2)]
+    found, said = conforming(
+        *quantized_for(target, Chained(), samples, operators_not_to_delegate=["aten::add"]), samples
+    )
+    assert (found.unchecked, said) == ((), [])
+    assert len(found.partitions) == len(found.plan.partitions) >= 2
+    assert all(part.worst.max_error <= 1.01 for part in found.partitions)
+
+
+class Steep(nn.Module):
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(x + x) + x
+
+
+@pytest.mark.parametrize(
+    "function", quick_first((torch.rsqrt, torch.reciprocal, torch.log, torch.sqrt)), ids=lambda each: each.__name__
+)
+def test_a_steep_function_of_16_bits_stays_off_an_ethos_u(
+    function: Callable[[torch.Tensor], torch.Tensor],
+    conforming: Callable[..., tuple[ConvertedConforming, list[str]]],
+) -> None:
+    """TOSA's table of 16 bits has 513 entries and a straight line between two of them."""
+    torch.manual_seed(0)
+    samples: Samples = [(torch.rand(1, 8, 8, 5) + 0.001,)]
+    found, said = conforming(*quantized_for("ethos_u55_128", Steep(function), samples, "int16x8"), samples)
+    assert found.plan.delegated_compute_nodes == 2
+    (kept_off,) = (node for node in found.plan.nodes if node.reason and node.compute)
+    assert kept_off.operator.split(".")[1] in (function.__name__, "pow")
+    assert kept_off.reason is not None
+    assert kept_off.reason.code is ReasonCode.WRONG_RESULT
+    assert "computes something else" in "\n".join(said)
+
+
 class Attention(nn.Module):
     """A softmax over the last dimension, which XNNPACK computes over the channels behind a convolution."""
 
@@ -241,20 +327,14 @@ class Attention(nn.Module):
         return torch.softmax(self.scores(x), -1)
 
 
-def test_operators_that_are_wrong_only_together_are_separated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lowerdeck.artifacts.edge_programs import read_edge_program, write_edge_program
-
-    monkeypatch.chdir(tmp_path)
+def test_operators_that_are_wrong_only_together_are_separated(
+    conforming: Callable[..., tuple[ConvertedConforming, list[str]]],
+) -> None:
     torch.manual_seed(0)
     backend = backend_for(yaml.safe_load((REPOSITORY / "conf" / "target" / "xnnpack_cpu.yaml").read_text()))
-    exported, samples = export(Attention().eval(), [[1, 3, 8, 8]]), [(torch.randn(1, 3, 8, 8),)]
-    made = partition(exported, backend)
-    write_edge_program(made.program, made.edge_config)
-    (tmp_path / "work").mkdir()
-    said: list[str] = []
-    found = convert_conforming(
-        read_edge_program(), made.plan, backend, samples, tmp_path / "work", ConformanceSettings(), said.append
-    )
+    exported = export(Attention().eval(), [[1, 3, 8, 8]])
+    samples: Samples = [(torch.randn(1, 3, 8, 8),)]
+    found, _ = conforming(exported, backend, samples)
     (kept_off,) = (node for node in found.plan.nodes if node.reason)
     assert kept_off.operator == "aten._softmax.default"
     assert "together with 1 operators around it: aten__softmax_default is off by up to" in str(kept_off.reason)

@@ -246,7 +246,7 @@ def _write(path: Path, text: str) -> None:
 
     try:
         write_text(path, text)
-    except OSError as error:
+    except (FileExistsError, IsADirectoryError, NotADirectoryError) as error:
         raise LowerdeckError(f"{path} cannot be written: {error.strerror}") from error
 
 

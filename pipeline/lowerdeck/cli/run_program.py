@@ -239,7 +239,7 @@ def _write(folder: Path, values: Sequence[Any], outputs: Sequence[ValueInfo]) ->
         try:
             write_bytes(path.with_suffix(".npy"), _npy(tensor))
             write_bytes(path.with_suffix(".bin"), raw)
-        except OSError as error:
+        except (FileExistsError, IsADirectoryError, NotADirectoryError) as error:
             raise LowerdeckError(f"{folder} cannot be written to: {error.strerror}") from error
         written += [path.with_suffix(".npy"), path.with_suffix(".bin")]
     return written

@@ -92,9 +92,7 @@ def _content(graph: Any, operators: type, originals: Mapping[str, Any] = Mapping
 
     nodes: list[Hashable] = []
     for node in graph.nodes:
-        if node.op == "call_function" and not (
-            isinstance(node.target, operators) or node.target is operator.getitem
-        ):
+        if node.op == "call_function" and not (isinstance(node.target, operators) or node.target is operator.getitem):
             raise _UnknownError
         if node.op not in ("placeholder", "call_function", "output"):
             raise _UnknownError

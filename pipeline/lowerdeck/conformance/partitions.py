@@ -37,17 +37,21 @@ def boundary_values(
         parts: Parts of it.
         samples: Inputs of the program, in consecutive calls.
     """
-    names = {node.name for part in parts for node in (*part.inputs, *part.outputs)}
+    names = {name for part in parts for name in (*part.sources, *(node.name for node in part.outputs))}
     execute = NodeValues(program, names, keeps_state=True)
     return [execute(sample) for sample in samples]
 
 
 def all_values(program: ExportedProgram, part: Subgraph, samples: Sequence[Inputs]) -> list[dict[str, torch.Tensor]]:
-    """Values of all nodes of `part`: for every sample, and for inputs that reach both ends of their ranges."""
+    """Values of all nodes of `part`: for every sample, and for inputs that reach both ends of their ranges.
+
+    Those of its inputs have the names that they have in `program`, as in `boundary_values`.
+    """
     given = boundary_values(program, [part], samples)
     execute = NodeValues(part.program, {node.name for node in part.program.graph.nodes})
-    inputs = [[values[node.name] for node in part.inputs] for values in given]
-    return [execute(values) for values in (*inputs, part.synthetic_inputs(inputs, _SEED))]
+    inputs = [[values[name] for name in part.sources] for values in given]
+    tried = (*inputs, part.synthetic_inputs(inputs, _SEED))
+    return [execute(values) | dict(zip(part.sources, values, strict=True)) for values in tried]
 
 
 def check_partition(
@@ -77,8 +81,7 @@ def check_partition(
         name: open_made_program(executable, twins, resolver=name) for name in KERNELS[: None if has_kernels else 1]
     }
     tried = [
-        ([sample[node.name] for node in part.inputs], [sample[node.name] for node in part.outputs])
-        for sample in samples
+        ([sample[name] for name in part.sources], [sample[node.name] for node in part.outputs]) for sample in samples
     ]
     if synthetic and part.inputs:
         drawn = part.synthetic_inputs([given for given, _ in tried], _SEED)

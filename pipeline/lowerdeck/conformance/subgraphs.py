@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from executorch.exir.lowered_backend_module import LoweredBackendModule, get_lowered_submodules
+from torch.fx import Node
 
 from lowerdeck.graph.nodes import DELEGATION_TAG, DEQUANTIZE, QUANTIZE, is_compute, operator_name
 
@@ -24,6 +26,9 @@ class Subgraph:
 
     lowered: LoweredBackendModule
     """ExecuTorch's module with the original nodes and the delegate's payload."""
+    sources: tuple[str, ...]
+    """For each of `inputs` the node of the edge program whose value it takes. An input from another partition that was
+    lowered before has a name of its own."""
 
     @property
     def program(self) -> ExportedProgram:
@@ -54,17 +59,17 @@ class Subgraph:
         return frozenset(node.name for node in self.program.graph.nodes if node.op == "call_function")
 
     @property
-    def inputs(self) -> list[torch.fx.Node]:
+    def inputs(self) -> list[Node]:
         """Placeholders of the values that other parts compute."""
         placeholders = {node.name: node for node in self.program.graph.nodes if node.op == "placeholder"}
         return [placeholders[str(name)] for name in self.program.graph_signature.user_inputs]
 
     @property
-    def outputs(self) -> list[torch.fx.Node]:
+    def outputs(self) -> list[Node]:
         """The nodes whose results other parts use."""
         outputs = self.program.graph.output_node().args[0]
         assert isinstance(outputs, (list, tuple))
-        return [node for node in outputs if isinstance(node, torch.fx.Node)]
+        return [node for node in outputs if isinstance(node, Node)]
 
     @property
     def is_static(self) -> bool:
@@ -132,10 +137,25 @@ class Subgraph:
 
 def subgraphs(lowered: torch.fx.GraphModule) -> list[Subgraph]:
     """The parts that the delegates of a lowered edge program replace, in the program's order."""
-    return [Subgraph(module) for _, module, _ in get_lowered_submodules(lowered)]
+    outputs: dict[Node, list[str]] = {}
+    """Calls of delegates, with the names that their outputs had."""
+
+    def source(value: Node) -> str:
+        if value.target is operator.getitem:
+            container, index = value.args
+            if isinstance(container, Node) and isinstance(index, int) and container in outputs:
+                return outputs[container][index]
+        return value.name
+
+    found = []
+    for _, module, call in get_lowered_submodules(lowered):
+        part = Subgraph(module, tuple(source(value) for value in call.all_input_nodes if value.op != "get_attr"))
+        outputs[call] = [node.name for node in part.outputs]
+        found.append(part)
+    return found
 
 
-def scale_of(output: torch.fx.Node) -> float | None:
+def scale_of(output: Node) -> float | None:
     """One step of an output's quantization in its own units (1 for integers themselves), None where it has none."""
     if output.meta["val"].dtype in _INTEGERS:
         return 1.0

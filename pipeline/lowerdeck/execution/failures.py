@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+import shutil
 import sys
 import traceback
 from pathlib import Path
@@ -35,6 +37,8 @@ def failure_message(error: Exception, name: str) -> str:
     """
     if isinstance(error, LowerdeckError):
         return f"{error}{_where_the_devices_log_is(error)}"
+    if isinstance(error, shutil.Error):
+        error = _first_of(error) or error
     if isinstance(error, OSError) and (known := _operating_system_message(error)):
         return known
     if isinstance(error, MemoryError):
@@ -71,6 +75,15 @@ def lasting_cause(error: Exception, name: str) -> str:
         raise error
     print(f"{_where_the_traceback_is(error, name)}.", file=sys.stderr)
     return library_errors.described(error)
+
+
+def _first_of(error: shutil.Error) -> OSError | None:
+    """The first of the errors of copying a folder, of which shutil keeps only texts."""
+    match error.args:
+        case ([(_, target, text), *_],) if found := re.match(r"\[Errno (\d+)\]", str(text)):
+            number = int(found[1])
+            return OSError(number, os.strerror(number), str(target))
+    return None
 
 
 def _operating_system_message(error: OSError) -> str | None:
