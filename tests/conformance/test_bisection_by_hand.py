@@ -95,8 +95,10 @@ def test_all_units_that_do_not_compile_are_found(culprits: set[str]) -> None:
     assert compiler.count <= 8 * len(culprits)
 
 
-def test_units_that_do_not_compile_together_are_found() -> None:
-    assert find_uncompilable(units(12), Failing(lambda names: {"n5", "n6"} <= names)) == [(("n5",), ("n6",))]
+@pytest.mark.parametrize("culprits", [("n5", "n6"), ("n3", "n4", "n5", "n6", "n7")])
+def test_units_that_do_not_compile_together_are_found(culprits: tuple[str, ...]) -> None:
+    together = tuple((name,) for name in culprits)
+    assert find_uncompilable(units(12), Failing(lambda names: names.issuperset(culprits))) == [together]
 
 
 def test_a_partition_that_is_too_large_has_no_culprit() -> None:

@@ -288,13 +288,29 @@ def test_a_partition_that_takes_what_another_one_returns_is_checked_on_it(
     assert all(part.worst.max_error <= 1.01 for part in found.partitions)
 
 
-class Steep(nn.Module):
+class Applied(nn.Module):
+    """A function of twice the input, added to the input."""
+
     def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
         super().__init__()
         self.function = function
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.function(x + x) + x
+
+
+def test_five_operators_that_do_not_compile_together_are_separated(
+    conforming: Callable[..., tuple[ConvertedConforming, list[str]]],
+) -> None:
+    """A mean over all dimensions: Arm's passes fail on its reshape to no dimension."""
+    torch.manual_seed(0)
+    samples: Samples = [(torch.rand(1, 5, 7, 3),)]
+    found, said = conforming(
+        *quantized_for("ethos_u55_128", Applied(lambda x: x.mean((-4, -3, -2, -1))), samples), samples
+    )
+    assert 0 < found.plan.delegated_compute_nodes < len([node for node in found.plan.nodes if node.compute])
+    assert found.unchecked == ()
+    assert "stays on the CPU: " in "\n".join(said)
 
 
 @pytest.mark.parametrize(
@@ -307,7 +323,7 @@ def test_a_steep_function_of_16_bits_stays_off_an_ethos_u(
     """TOSA's table of 16 bits has 513 entries and a straight line between two of them."""
     torch.manual_seed(0)
     samples: Samples = [(torch.rand(1, 8, 8, 5) + 0.001,)]
-    found, said = conforming(*quantized_for("ethos_u55_128", Steep(function), samples, "int16x8"), samples)
+    found, said = conforming(*quantized_for("ethos_u55_128", Applied(function), samples, "int16x8"), samples)
     assert found.plan.delegated_compute_nodes == 2
     (kept_off,) = (node for node in found.plan.nodes if node.reason and node.compute)
     assert kept_off.operator.split(".")[1] in (function.__name__, "pow")

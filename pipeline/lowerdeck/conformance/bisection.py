@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 MAX_TOGETHER = 4
 """Most units of a culprit in a partition that is little worse than its bound: more have only added up their errors."""
+_MAX_UNCOMPILABLE = 8
+"""Most units of a piece that does not compile: more fail for their size. A mean over four dimensions has five."""
 _ALL_FAIL = 4
 """Operators after which a compiler that failed on every piece so far is taken to fail on any."""
 Check = Callable[[Sequence[Unit]], PartitionConformance | None]
@@ -100,7 +102,7 @@ def find_uncompilable(found: Sequence[Unit], fails: Callable[[Sequence[Unit]], b
         half = len(pieces) // 2
         inside = [piece for part in (pieces[:half], pieces[half:]) if check(part) for piece in search(part)]
         together = [] if inside else _without_ends(pieces, check)
-        return inside or ([tuple(together)] if len(together) <= MAX_TOGETHER else [])
+        return inside or ([tuple(together)] if len(together) <= _MAX_UNCOMPILABLE else [])
 
     culprits = search(list(found))
     return [] if compiled == 0 and failed_alone == _ALL_FAIL else culprits
