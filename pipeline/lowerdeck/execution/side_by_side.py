@@ -3,6 +3,8 @@
 DVC runs one stage after the other. baseline needs nothing of partition and convert, which keep one processor busy for
 most of a build. Its command therefore starts when theirs do. DVC comes to the stage in its usual order, waits for the
 command instead of starting it, and records the stage there: dvc.lock and all outputs are those of `dvc repro`.
+
+The preload server starts with the first stage that runs, which prepares data in a fresh clone.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from typing import Any
 
 from lowerdeck.compat import dvc
 from lowerdeck.contracts.errors import ConfigurationError
+from lowerdeck.execution import preload
+from lowerdeck.execution.environment import fixed_environment
 
 JOBS = "LOWERDECK_JOBS"
 """The variable that says how many stages may run at a time."""
@@ -87,6 +91,7 @@ class _Companions:
         """Stages of this run in DVC's order; empty if no command is to be started before its turn."""
         self._graph: Any = None
         self._started: dict[str, _Companion] = {}
+        self._is_importing = False
         self._reproduce, self._run_stage = dvc.REPRODUCE.original(), dvc.RUN_STAGE.original()
         self._run_command = dvc.RUN_COMMAND.original()
 
@@ -102,6 +107,9 @@ class _Companions:
 
     def run_stage(self, stage: Any, *arguments: Any, **options: Any) -> Any:
         """Take the place of DVC's function that runs one stage, which it calls."""
+        if not self._is_importing and any(_OWN.fullmatch(str(step.cmd)) for step in self._steps):
+            self._is_importing = True
+            preload.start(preload.LOWERING, {**os.environ, **fixed_environment()})  # compose would do so later
         if stage in self._steps and stage.addressing not in self._started:
             for ready in self._ready_beside(stage):
                 self._started[ready.addressing] = _Companion(ready)
