@@ -1,13 +1,19 @@
-"""Makes PyTorch deterministic."""
+"""Makes PyTorch deterministic, and its memory quicker to get."""
 
 from __future__ import annotations
 
+import ctypes
 from typing import TYPE_CHECKING
 
 from lowerdeck.execution.resolved_config import section
 
 if TYPE_CHECKING:
     from lowerdeck.config.schema import BuildConfig
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h of glibc
+_LARGEST_MMAP_THRESHOLD = 32 << 20
+"""glibc accepts no more on 64-bit systems."""
+_KEPT_BYTES = 256 << 20
 
 
 def fix_arithmetic() -> BuildConfig:
@@ -19,4 +25,17 @@ def fix_arithmetic() -> BuildConfig:
     build = section(BuildConfig)
     torch.set_num_threads(build.num_threads)
     torch.manual_seed(build.seed)
+    keep_freed_memory()
     return build
+
+
+def keep_freed_memory() -> None:
+    """Have glibc keep up to 256 MiB of freed memory for the next tensors; other C libraries are left as they are.
+
+    Otherwise it returns the memory of activations to the system after each operator, which provides it page by page to
+    the next one: a sixth of the time of evaluating MobileNetV2.
+    """
+    library = ctypes.CDLL(None)
+    if hasattr(library, "mallopt"):
+        library.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+        library.mallopt(_M_MMAP_THRESHOLD, _LARGEST_MMAP_THRESHOLD)

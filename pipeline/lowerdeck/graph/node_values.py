@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.export.graph_signature import InputKind, OutputKind
 
+from lowerdeck.graph.fake_quantization import constant_dequantizes, equivalent
 from lowerdeck.graph.io_boundary import input_dtypes
 from lowerdeck.graph.nodes import STATIC_QUANTIZE, operator_name
 
@@ -42,11 +43,17 @@ class NodeValues:
         self._program = program
         self._results: dict[str, torch.Tensor] = {}
         self._dtypes = input_dtypes(program)
-        results = self._results
+        results, shared = self._results, dict[torch.fx.Node, Any]()
+        constant = frozenset(constant_dequantizes(self._constants()))
 
         class Interpreter(torch.fx.Interpreter):
+            def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+                return super().call_function(equivalent(target), args, kwargs)
+
             def run_node(self, node: torch.fx.Node) -> Any:
-                result = super().run_node(node)
+                if node in constant and node not in shared:
+                    shared[node] = super().run_node(node)
+                result = shared[node] if node in constant else super().run_node(node)
                 if rounding is not None and _is_quantize(node):
                     limits = torch.iinfo(result.dtype)
                     steps = torch.randint(-1, 2, result.shape, generator=rounding)
@@ -71,6 +78,14 @@ class NodeValues:
                     assert spec.target is not None, "a mutation names its buffer"
                     self._state[spec.target] = output.clone()
         return dict(self._results)
+
+    def _constants(self) -> Iterator[torch.fx.Node]:
+        """The placeholders whose values no call changes."""
+        signature = self._program.graph_signature
+        placeholders = self._program.graph.find_nodes(op="placeholder")
+        for node, spec in zip(placeholders, signature.input_specs, strict=True):
+            if spec.kind is not InputKind.USER_INPUT and spec.target not in signature.buffers_to_mutate.values():
+                yield node
 
     def _arguments(self, inputs: Iterator[torch.Tensor]) -> Iterator[Any]:
         """The values of all placeholders: parameters, buffers and constants of the program, and the inputs."""

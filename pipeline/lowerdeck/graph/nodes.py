@@ -21,10 +21,15 @@ _NUMBER_FORMATS = ("quantized_decomposed.", "torchao.")
 """Namespaces of operators that quantize, dequantize or choose a scale at run time."""
 
 
+def aten_operator(target: Any) -> Any:
+    """The ATen operator of a node's target, which those of edge programs wrap; other targets as they are."""
+    wrapped = getattr(target, "_op", None)
+    return wrapped if hasattr(wrapped, "_schema") else target
+
+
 def operator_name(node: torch.fx.Node) -> str:
     """E.g. `aten.convolution.default`, for ATen and edge programs alike."""
-    wrapped = getattr(node.target, "_op", None)  # edge operators wrap those of ATen
-    operator: Any = wrapped if hasattr(wrapped, "_schema") else node.target
+    operator = aten_operator(node.target)
     return str(operator) if hasattr(operator, "_schema") else str(getattr(operator, "__name__", operator))
 
 

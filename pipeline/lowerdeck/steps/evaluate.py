@@ -25,6 +25,7 @@ from lowerdeck.evaluation import task_metrics
 from lowerdeck.evaluation.defects import defect_metrics
 from lowerdeck.evaluation.records import ChosenTask, EvaluationRecords, RecordsBuilder
 from lowerdeck.evaluation.task_metrics import Measured
+from lowerdeck.graph.fake_quantization import quicken
 from lowerdeck.graph.io_boundary import input_dtypes
 from lowerdeck.graph.outputs import output_names
 from lowerdeck.graph.state import initial_state
@@ -68,6 +69,7 @@ class TorchProgram:
 
     def __init__(self, program: ExportedProgram) -> None:
         self._module = program.module(check_guards=False)
+        quicken(self._module)
         self._initial = {name: value.clone() for name, value in initial_state(program).items()}
         self._buffers, self._dtypes = dict(self._module.named_buffers()), input_dtypes(program)
 

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lowerdeck.contracts.backends import Flavor
+from lowerdeck.graph.nodes import aten_operator
 from lowerdeck.operators.case import BOTH_BROADCAST, IMAGE, ROWS, Case, Shape, function
 from lowerdeck.operators.measure import BackendArguments
 
@@ -341,6 +342,5 @@ def installed() -> dict[str, frozenset[str]]:
 
 def _name(operator: Any) -> str:
     """E.g. `aten.abs.default`, for ATen and edge operators; a name without a dot for anything else."""
-    wrapped = getattr(operator, "_op", None)
-    found = wrapped if hasattr(wrapped, "_schema") else operator
+    found = aten_operator(operator)
     return str(found) if hasattr(found, "_schema") else str(getattr(found, "__name__", found))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -167,7 +168,13 @@ def _float64(parameters: Rescaling, device: torch.device) -> Callable[[Tensor], 
     second = torch.where(parameters.shift.to(device) > 31, quarter, 0)
     input_zp, low, high = parameters.input_zp, parameters.low, parameters.high
 
+    @cache
+    def by_channel(channels: int) -> tuple[Tensor, Tensor]:
+        # addcmul takes twice as long for operands of one element.
+        return factor.expand(channels).contiguous(), rounding.expand(channels).contiguous()
+
     def compute(values: Tensor) -> Tensor:
+        factor, rounding = by_channel(values.shape[-1])
         if input_zp:
             values.sub_(input_zp)
         if twice:
