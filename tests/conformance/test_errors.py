@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -71,14 +72,22 @@ def test_equal_infinities_are_no_error() -> None:
 
 def test_rounding_that_leaves_the_domain_of_a_function_explains_nothing() -> None:
     pair, infinite = (torch.zeros(2), torch.full((2,), 9.0)), (torch.zeros(2), torch.full((2,), math.inf))
-    found = output_error("out", [pair], 1.0, 1, quantized=True, rounded=[infinite])
+    found = output_error("out", [pair], 1.0, 1, quantized=True, rounded=lambda: [infinite])
     assert found.excess > 1
 
 
 def test_rounding_that_a_steep_function_enlarges_is_explained() -> None:
     pair, enlarged = (torch.zeros(2), torch.full((2,), 3.0)), (torch.zeros(2), torch.full((2,), 3.0))
     assert output_error("out", [pair], 1.0, 1, quantized=True).excess > 1
-    assert output_error("out", [pair], 1.0, 1, quantized=True, rounded=[enlarged]).excess <= 1
+    assert output_error("out", [pair], 1.0, 1, quantized=True, rounded=lambda: [enlarged]).excess <= 1
+
+
+def test_an_error_that_the_depth_explains_needs_no_other_rounding() -> None:
+    def costly() -> Any:
+        raise AssertionError("executed once more")
+
+    pair = (torch.zeros(4), torch.tensor([0.0, 0.0, 1.0, 0.0]))
+    assert output_error("out", [pair], 1.0, 1, quantized=True, rounded=costly).bound == 1.01
 
 
 def test_empty_outputs_agree() -> None:

@@ -12,6 +12,7 @@ from torch import nn
 
 from lowerdeck.backends.neutron import sdk
 from lowerdeck.backends.neutron.converter import REFERENCE
+from lowerdeck.conformance.partitions import boundary_values
 from lowerdeck.conformance.programs import edge_deviation, program_errors
 from lowerdeck.contracts.conformance import ConformanceSettings
 from lowerdeck.contracts.errors import LowerdeckError
@@ -100,7 +101,9 @@ def test_programs_of_the_small_network_agree(target: str, lowered: Callable[[str
     twins = {part.payload: part.twin for part in build.converted.partitions if part.twin is not None}
     opened = open_made_program(build.converted.program, twins)
     program = FloatProgram(opened, build.converted.inputs, build.converted.outputs)
-    (error,) = program_errors(program.calls, edge, build.samples[:2], build.converted.output_scales)
+    samples = build.samples[:2]
+    expected = boundary_values(edge, (), samples)
+    (error,) = program_errors(program.calls, edge, samples, expected, build.converted.output_scales)
     assert error.excess <= 1
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -26,7 +26,7 @@ def output_error(
     depth: int,
     *,
     quantized: bool,
-    rounded: Sequence[Pair] = (),
+    rounded: Callable[[], Sequence[Pair]] | None = None,
 ) -> OutputError:
     """Compare an output with its reference.
 
@@ -37,16 +37,17 @@ def output_error(
             themselves); None for values without a quantization.
         depth: Number of roundings in succession that led to it.
         quantized: Whether integers are involved in its computation.
-        rounded: The same with the reference's own integers rounded in another way as actual values. They raise the
-            bounds: an activation function may turn one step at its input into several at its output.
+        rounded: Computes the same with the reference's own integers rounded in another way as actual values. They raise
+            the bounds: an activation function may turn one step at its input into several at its output. Called only
+            where the error exceeds what `depth` explains, because it executes the reference once more.
 
     Raises:
         LowerdeckError: the shapes of a pair differ.
     """
     error = _error_within(name, pairs, scale, depth, quantized=quantized)
-    if not rounded or error.unit is ErrorUnit.SHARE:
+    if rounded is None or error.excess <= 1 or error.unit is ErrorUnit.SHARE:
         return error
-    by_rounding = _error_within(name, rounded, scale, depth, quantized=quantized)
+    by_rounding = _error_within(name, rounded(), scale, depth, quantized=quantized)
     if not math.isfinite(by_rounding.max_error):  # it left the domain of a function, and explains nothing
         return error
     bound, mean = max(error.bound, by_rounding.max_error), max(error.mean_bound, by_rounding.mean_error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,11 +14,14 @@ from lowerdeck.conformance.subgraphs import Subgraph, is_quantized, scale_of
 from lowerdeck.contracts.conformance import PartitionConformance
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.lowering import CompiledPartition
+from lowerdeck.graph.io_boundary import output_nodes
 from lowerdeck.graph.node_values import NodeValues
 from lowerdeck.runtime.loading import Resolver, open_made_program
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
+
+    from lowerdeck.conformance.errors import Pair
 
 KERNELS: tuple[Resolver, ...] = ("optimized", "reference")
 """Sets of LiteRT's kernels that are compared with each other, the fastest first."""
@@ -30,7 +34,7 @@ Inputs = tuple[torch.Tensor, ...]
 def boundary_values(
     program: ExportedProgram, parts: Sequence[Subgraph], samples: Sequence[Inputs]
 ) -> list[dict[str, torch.Tensor]]:
-    """Values of all inputs and outputs of `parts` for every sample, computed by the edge program in PyTorch.
+    """Inputs and outputs of `parts`, and the outputs of the edge program, which computes them in PyTorch, per sample.
 
     Args:
         program: The edge program before lowering.
@@ -38,7 +42,7 @@ def boundary_values(
         samples: Inputs of the program, in consecutive calls.
     """
     names = {name for part in parts for name in (*part.sources, *(node.name for node in part.outputs))}
-    execute = NodeValues(program, names, keeps_state=True)
+    execute = NodeValues(program, names | {node.name for node in returned_nodes(program)}, keeps_state=True)
     return [execute(sample) for sample in samples]
 
 
@@ -87,8 +91,14 @@ def check_partition(
         drawn = part.synthetic_inputs([given for given, _ in tried], _SEED)
         values = NodeValues(part.program, {node.name for node in part.outputs})(drawn)
         tried.append((drawn, [values[node.name] for node in part.outputs]))
-    another_rounding = NodeValues(part.program, {node.name for node in part.outputs}, rounding_noise())
-    rounded = [another_rounding(given) for given, _ in tried]
+
+    @cache
+    def rounded() -> list[Values]:
+        another_rounding = NodeValues(part.program, {node.name for node in part.outputs}, rounding_noise())
+        return [another_rounding(given) for given, _ in tried]
+
+    def rounded_output(index: int, name: str) -> list[Pair]:
+        return [(expected[index], values[name]) for (_, expected), values in zip(tried, rounded(), strict=True)]
 
     def conformance(results: Sequence[Sequence[torch.Tensor]]) -> PartitionConformance:
         outputs = tuple(
@@ -98,9 +108,7 @@ def check_partition(
                 scale_of(node),
                 part.depth,
                 quantized=is_quantized(part.program.graph),
-                rounded=[
-                    (expected[index], values[node.name]) for (_, expected), values in zip(tried, rounded, strict=True)
-                ],
+                rounded=partial(rounded_output, index, node.name),
             )
             for index, node in enumerate(part.outputs)
         )
@@ -121,6 +129,11 @@ def check_partition(
 def rounding_noise() -> torch.Generator:
     """Seeded steps for NodeValues, always the same."""
     return torch.Generator().manual_seed(_SEED)
+
+
+def returned_nodes(program: ExportedProgram) -> list[torch.fx.Node]:
+    """The nodes whose results the program returns."""
+    return [node for node in output_nodes(program) if isinstance(node, torch.fx.Node)]
 
 
 def twins_by_payload(partitions: Sequence[CompiledPartition]) -> dict[bytes, bytes]:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import torch
 
 from lowerdeck.conformance.errors import output_error
-from lowerdeck.conformance.partitions import Inputs, rounding_noise
+from lowerdeck.conformance.partitions import Inputs, Values, returned_nodes, rounding_noise
 from lowerdeck.conformance.subgraphs import depth_of, is_quantized, scale_of
 from lowerdeck.contracts.conformance import OutputError
-from lowerdeck.graph.io_boundary import output_nodes
 from lowerdeck.graph.modules import module_path
 from lowerdeck.graph.node_origins import history
 from lowerdeck.graph.node_values import NodeValues
@@ -20,6 +20,8 @@ from lowerdeck.graph.source_lines import source_line
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
+
+    from lowerdeck.conformance.errors import Pair
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +48,7 @@ def edge_deviation(quantized: ExportedProgram, edge: ExportedProgram, samples: S
         edge: What partition made of it with the backend's passes.
         samples: Inputs of the model to try.
     """
-    ours, theirs = _outputs(edge), _outputs(quantized)
+    ours, theirs = returned_nodes(edge), returned_nodes(quantized)
     names = {node.name for node in ours}, {node.name for node in theirs}
     actual, expected = (
         list(map(NodeValues(program, wanted, keeps_state=True), samples))
@@ -76,6 +78,7 @@ def program_errors(
     execute: Callable[[Sequence[Inputs]], Sequence[Inputs]],
     edge: ExportedProgram,
     samples: Sequence[Inputs],
+    expected: Sequence[Values],
     scales: Sequence[float | None],
 ) -> tuple[OutputError, ...]:
     """Errors of a `.pte` relative to the edge program that it was lowered from.
@@ -84,30 +87,34 @@ def program_errors(
         execute: The program: its outputs for the inputs of consecutive calls, from its initial state on.
         edge: The edge program before lowering.
         samples: Inputs of the model to try, in consecutive calls: state is checked by what the next call returns.
+        expected: What the edge program computes for `samples`: `boundary_values`.
         scales: One step of each output's quantization, None where it has none.
     """
-    outputs = _outputs(edge)
-    names = {node.name for node in outputs}
-    expected_of = NodeValues(edge, names, keeps_state=True)
-    another_rounding = NodeValues(edge, names, rounding_noise(), keeps_state=True)
-    expected = list(map(expected_of, samples))
-    pairs = list(zip(expected, execute(samples), map(another_rounding, samples), strict=True))
+    outputs = returned_nodes(edge)
+    results = execute(samples)
+
+    @cache
+    def rounded() -> list[Values]:
+        names = {node.name for node in outputs}
+        return list(map(NodeValues(edge, names, rounding_noise(), keeps_state=True), samples))
+
+    def rounded_output(name: str) -> list[Pair]:
+        return [(wanted[name], values[name]) for wanted, values in zip(expected, rounded(), strict=True)]
+
     return tuple(
         output_error(
             node.name,
-            [(wanted[node.name].to(torch.float32), actual[index]) for wanted, actual, _ in pairs],
+            [
+                (wanted[node.name].to(torch.float32), actual[index])
+                for wanted, actual in zip(expected, results, strict=True)
+            ],
             scale,
             depth_of(edge.graph),
             quantized=is_quantized(edge.graph),
-            rounded=[(wanted[node.name], values[node.name]) for wanted, _, values in pairs],
+            rounded=partial(rounded_output, node.name),
         )
         for index, (node, scale) in enumerate(zip(outputs, scales, strict=True))
     )
-
-
-def _outputs(program: ExportedProgram) -> list[torch.fx.Node]:
-    """The nodes whose results the program returns."""
-    return [node for node in output_nodes(program) if isinstance(node, torch.fx.Node)]
 
 
 def _first_deviating(quantized: ExportedProgram, edge: ExportedProgram, sample: Inputs) -> torch.fx.Node | None:

@@ -108,7 +108,8 @@ def convert_conforming(
             faulty |= _on_cpu(kept, plan, report)
             plan = replan(manager, backend, faulty)
             continue
-        checked, unchecked = _checked(manager, converted, samples, report)
+        values = boundary_values(manager.exported_program(), converted.replaced, samples)
+        checked, unchecked = _checked(converted, values, report)
         result = ConvertedConforming(
             converted=converted,
             plan=plan,
@@ -124,7 +125,7 @@ def convert_conforming(
             result = replace(result, plan=replace(plan, mismatches=accepted, layers=converted.layers))
             for line in unchecked:
                 report(line)
-            return _with_program_checked(result, manager, samples, settings, report)
+            return _with_program_checked(result, manager, samples, values, settings, report)
         if not may_exclude:
             raise _not_conforming_error(mismatches, settings)
         for part, found in mismatches:
@@ -138,9 +139,8 @@ def convert_conforming(
 
 
 def _checked(
-    manager: EdgeProgramManager, converted: Converted, samples: Sequence[Inputs], report: Callable[[str], None]
+    converted: Converted, values: Sequence[Values], report: Callable[[str], None]
 ) -> tuple[list[tuple[Subgraph, PartitionConformance]], list[str]]:
-    values = boundary_values(manager.exported_program(), converted.replaced, samples)
     checked, unchecked = [], []
     for part in converted.replaced:
         try:
@@ -161,6 +161,7 @@ def _with_program_checked(
     result: ConvertedConforming,
     manager: EdgeProgramManager,
     samples: Sequence[Inputs],
+    values: Sequence[Values],
     settings: ConformanceSettings,
     report: Callable[[str], None],
 ) -> ConvertedConforming:
@@ -184,7 +185,7 @@ def _with_program_checked(
             kernel_definitions=converted.kernel_definitions,
         )
         program = FloatProgram(opened, converted.inputs, converted.outputs)
-        how = manager.exported_program(), samples, converted.output_scales
+        how = manager.exported_program(), samples, values, converted.output_scales
         is_exact = any(part.twin_format == "tosa" for part in converted.partitions) and opened.is_cross_checkable()
         errors = program_errors(program.calls if is_exact else program.consecutive_calls, *how)
         if is_exact and any(error.excess > 1 for error in errors):
