@@ -288,6 +288,53 @@ def test_a_partition_that_takes_what_another_one_returns_is_checked_on_it(
     assert all(part.worst.max_error <= 1.01 for part in found.partitions)
 
 
+class Then(nn.Module):
+    """A function of what a convolution computes."""
+
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.convolution, self.function = nn.Conv2d(2, 4, 3), function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(self.convolution(x))
+
+
+@pytest.mark.parametrize(
+    ("target", "function", "kept_off"),
+    [
+        ("xnnpack_cpu", lambda x: nn.functional.pad(x, (0, 0, 2, 2)), "aten.constant_pad_nd.default"),
+        (
+            "neutron_imxrt700",
+            lambda x: nn.functional.interpolate(
+                x.permute(0, 1, 3, 2), scale_factor=2, mode="bilinear", align_corners=True
+            ),
+            "aten.permute_copy.default",
+        ),
+    ],
+    ids=["pad of integers without a quantized result", "transposition before an operator on the CPU"],
+)
+def test_an_operator_that_compiles_to_what_cannot_be_executed_stays_on_the_cpu(
+    target: str,
+    function: Callable[[torch.Tensor], torch.Tensor],
+    kept_off: str,
+    conforming: Callable[..., tuple[ConvertedConforming, list[str]]],
+) -> None:
+    torch.manual_seed(0)
+    samples: Samples = [(torch.randn(1, 2, 12, 24),) for _ in range(2)]
+    quantized, backend = quantized_for(target, Then(function), samples)
+    found, said = conforming(quantized, backend, samples)
+    assert found.unchecked == ()
+    assert "was compiled into what cannot be executed: " in said[0]
+    reasons = {node.operator: node.reason for node in found.plan.nodes if node.reason and node.compute}
+    assert reasons[kept_off].code is ReasonCode.NOT_COMPILED
+    assert "its runtime, or its host twin, fails on" in str(reasons[kept_off])
+    assert any(node.operator == "aten.convolution.default" and node.partition for node in found.plan.nodes)
+    twins = {part.payload: part.twin for part in found.converted.partitions if part.twin is not None}
+    expected = quantized.module(check_guards=False)(*samples[0])
+    (actual,) = open_made_program(found.converted.program, twins)(*samples[0])
+    assert torch.allclose(actual, expected, atol=0.05)
+
+
 class Applied(nn.Module):
     """A function of twice the input, added to the input."""
 

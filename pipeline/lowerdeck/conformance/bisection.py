@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from executorch.exir.backend.partitioner import PartitionResult
 from executorch.exir.backend.utils import tag_constant_data
 
-from lowerdeck.conformance.partitions import Values, check_partition
+from lowerdeck.conformance.partitions import Values, check_executes, check_partition
 from lowerdeck.conformance.subgraphs import Subgraph, subgraphs
 from lowerdeck.conformance.units import Unit, names_in, units
 from lowerdeck.contracts.conformance import PartitionConformance
-from lowerdeck.contracts.errors import PartitionCompilationError
+from lowerdeck.contracts.errors import PartitionCompilationError, PartitionExecutionError
 from lowerdeck.contracts.lowering import CompiledPartition
 from lowerdeck.contracts.partition_hooks import HookPosition, Partition, PartitionHook
 from lowerdeck.contracts.plan import Reason
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 MAX_TOGETHER = 4
 """Most units of a culprit in a partition that is little worse than its bound: more have only added up their errors."""
-_MAX_UNCOMPILABLE = 8
+_MAX_UNCOMPILABLE = 16
 """Most units of a piece that does not compile: more fail for their size. A mean over four dimensions has five."""
 _ALL_FAIL = 4
 """Operators after which a compiler that failed on every piece so far is taken to fail on any."""
@@ -177,17 +177,20 @@ def culprit_of(
 def uncompilable_pieces(
     error: PartitionCompilationError, compiler: PieceCompiler, graph: Graph
 ) -> list[tuple[Unit, ...]]:
-    """The smallest pieces of a partition on which its backend fails as on the whole; empty where none is to blame.
+    """The smallest pieces of a partition that fail as the whole does; empty where none is to blame.
 
     Args:
-        error: How the partition failed.
+        error: How the partition failed to compile, or to execute.
         compiler: Compiles pieces of it.
         graph: The edge program's.
     """
 
     def fails(chosen: Sequence[Unit]) -> bool:
         try:
-            compiler.compile(chosen)
+            lowered, partitions = compiler.compile(chosen)
+            if isinstance(error, PartitionExecutionError):
+                (piece,) = subgraphs(lowered.exported_program().graph_module)
+                check_executes(piece, partitions)
         except (OSError, MemoryError):  # as above
             raise
         except Exception as raised:  # whatever a library raises on a piece is only compared

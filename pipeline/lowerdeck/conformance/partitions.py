@@ -12,11 +12,14 @@ import torch
 from lowerdeck.conformance.errors import output_error
 from lowerdeck.conformance.subgraphs import Subgraph, is_quantized, scale_of
 from lowerdeck.contracts.conformance import PartitionConformance
-from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError, PartitionExecutionError
 from lowerdeck.contracts.lowering import CompiledPartition
+from lowerdeck.graph import library_errors
 from lowerdeck.graph.io_boundary import output_nodes
 from lowerdeck.graph.node_values import NodeValues
+from lowerdeck.graph.nodes import is_compute
 from lowerdeck.runtime.loading import Resolver, open_made_program
+from lowerdeck.runtime.native import missing_delegates
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -124,6 +127,28 @@ def check_partition(
     found = [conformance([program(*given) for given in inputs]) for program in programs.values()]
     best = next((each for each in found if each.conforms), found[0])
     return replace(best, kernels={name: each.worst for name, each in zip(programs, found, strict=True)})
+
+
+def check_executes(part: Subgraph, compiled: Sequence[CompiledPartition]) -> None:
+    """Execute a compiled partition on zeros, by its reference, if this host has something to execute it by.
+
+    Raises:
+        PartitionExecutionError: its runtime or host twin fails on it.
+    """
+    twins = twins_by_payload(compiled)
+    if not part.is_static or (part.payload not in twins and missing_delegates({part.lowered.backend_id})):
+        return
+    try:
+        values = [node.meta["val"] for node in part.inputs]
+        zeros = (torch.zeros(value.shape, dtype=value.dtype) for value in values)
+        open_made_program(part.executable(), twins)(*zeros)
+    except (OSError, MemoryError):  # a full disk, for example, says nothing about operators
+        raise
+    except Exception as error:  # whatever a library raises on it
+        failure = str(error).splitlines()[0] if isinstance(error, LowerdeckError) else library_errors.described(error)
+        count = sum(is_compute(node) for node in part.program.graph.nodes)
+        message = f"partition {part.tag} ({count} operators) was compiled into what cannot be executed: {failure}"
+        raise PartitionExecutionError(message, part.nodes, failure) from error
 
 
 def rounding_noise() -> torch.Generator:

@@ -54,6 +54,10 @@ class PartitionCompilationError(ConversionError):
         self.nodes, self.failure = nodes, failure
 
 
+class PartitionExecutionError(PartitionCompilationError):
+    """A backend compiled a partition into something that its runtime, or its host twin, does not execute."""
+
+
 class ProgramError(LowerdeckError):
     """This host cannot execute a program as it is, so that another attempt gives the same."""
 

@@ -18,6 +18,7 @@ from lowerdeck.conformance.partitions import (
     Values,
     all_values,
     boundary_values,
+    check_executes,
     check_partition,
     twins_by_payload,
 )
@@ -26,7 +27,12 @@ from lowerdeck.conformance.subgraphs import Subgraph
 from lowerdeck.conformance.units import Unit
 from lowerdeck.contracts.backends import Backend
 from lowerdeck.contracts.conformance import ConformanceSettings, OutputError, PartitionConformance
-from lowerdeck.contracts.errors import ConversionError, LowerdeckError, PartitionCompilationError
+from lowerdeck.contracts.errors import (
+    ConversionError,
+    LowerdeckError,
+    PartitionCompilationError,
+    PartitionExecutionError,
+)
 from lowerdeck.contracts.memories import Memory
 from lowerdeck.contracts.plan import DelegationPlan, Reason, ReasonCode, listed
 from lowerdeck.runtime.floats import FloatProgram
@@ -40,6 +46,10 @@ if TYPE_CHECKING:
 
 _MOST_ADDED_UP = 2.0
 """Largest error, relative to its bound, of a deep partition whose operators conform one by one."""
+_FAILS = {
+    PartitionCompilationError: "the backend's compiler fails on",
+    PartitionExecutionError: "its runtime, or its host twin, fails on what the backend's compiler makes of",
+}
 WAYS_OUT = (
     "Keep the operator off the delegate (target.options.nodes_not_to_delegate), let convert find and exclude it "
     "(evaluation.conformance.on_mismatch: exclude), or accept the result (on_mismatch: warn)"
@@ -99,6 +109,8 @@ def convert_conforming(
         folder.mkdir()
         try:
             converted = convert(manager, plan, backend, folder, faulty, banks)
+            values = boundary_values(manager.exported_program(), converted.replaced, samples)
+            checked, unchecked = _checked(converted, values, report)
         except PartitionCompilationError as error:
             report(str(error))
             pieces = PieceCompiler(manager, backend, folder / "pieces", faulty)
@@ -108,8 +120,6 @@ def convert_conforming(
             faulty |= _on_cpu(kept, plan, report)
             plan = replan(manager, backend, faulty)
             continue
-        values = boundary_values(manager.exported_program(), converted.replaced, samples)
-        checked, unchecked = _checked(converted, values, report)
         result = ConvertedConforming(
             converted=converted,
             plan=plan,
@@ -141,11 +151,17 @@ def convert_conforming(
 def _checked(
     converted: Converted, values: Sequence[Values], report: Callable[[str], None]
 ) -> tuple[list[tuple[Subgraph, PartitionConformance]], list[str]]:
+    """Every part with its agreement, and why parts were not checked.
+
+    Raises:
+        PartitionExecutionError: this host cannot execute what a partition was compiled into.
+    """
     checked, unchecked = [], []
     for part in converted.replaced:
         try:
             checked.append((part, check_partition(part, converted.partitions, values)))
-        except Exception as error:  # a check that fails shows nothing about the program, and must not end its build
+        except Exception as error:  # a check that fails shows nothing about a program that can be executed
+            check_executes(part, converted.partitions)
             what = str(error) if isinstance(error, LowerdeckError) else repr(error)
             unchecked.append(f"partition {part.tag} was not checked: {what}")
     for _, found in checked:
@@ -244,10 +260,10 @@ def _wrong_results(
 def _uncompilable(
     error: PartitionCompilationError, pieces: PieceCompiler, graph: Graph, plan: DelegationPlan
 ) -> dict[str, Reason]:
-    """The reason of every computing node that has to stay on the CPU because the compiler fails on it."""
+    """The reason of every computing node that has to stay on the CPU because it is not compiled, or not executed."""
     found: dict[str, Reason] = {}
     for units in uncompilable_pieces(error, pieces, graph):
-        message = f"the backend's compiler fails on it{_together(units)}: {error.failure}"
+        message = f"{_FAILS[type(error)]} it{_together(units)}: {error.failure}"
         reason = Reason(code=ReasonCode.NOT_COMPILED, message=message, check="convert")
         found |= dict.fromkeys(_cheapest(units, plan), reason)
     return found
@@ -304,6 +320,7 @@ def _not_compiled_error(
         )
     places = "\n".join(f"  {place}" for place in _places(list(kept), plan))
     return ConversionError(
-        f"{error}\nThe compiler fails on\n{places}\nKeep them on the CPU: target.options.nodes_not_to_delegate: "
-        f"[{', '.join(kept)}]; evaluation.conformance.on_mismatch: exclude does so by itself, up to max_rounds times"
+        f"{error}\n{_FAILS[type(error)].capitalize()}\n{places}\nKeep them on the CPU: "
+        f"target.options.nodes_not_to_delegate: [{', '.join(kept)}]; evaluation.conformance.on_mismatch: exclude does "
+        "so by itself, up to max_rounds times"
     )

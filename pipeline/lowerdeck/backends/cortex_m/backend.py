@@ -94,11 +94,13 @@ class CortexM(Backend[Device, Options]):
         from executorch.exir import ExecutorchBackendConfig
 
         from lowerdeck.backends.cortex_m.partitioner import CmsisNnPartitioner
+        from lowerdeck.backends.cortex_m.views import copy_before_views
 
         partitioner = CmsisNnPartitioner(self.device, self.options)
         return Lowering(
             partitioner=partitioner,
             hooks=(mark_before_partition(self.options),),
+            transform_passes=[copy_before_views],
             executorch_config=ExecutorchBackendConfig(extract_delegate_segments=False),
             quantized_inputs=self.options.quantized_inputs,
             quantized_outputs=self.options.quantized_outputs,

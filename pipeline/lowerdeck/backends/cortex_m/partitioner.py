@@ -31,6 +31,7 @@ from lowerdeck.backends.cortex_m.reasons import (
     unit_of,
 )
 from lowerdeck.backends.cortex_m.remainder import remainder
+from lowerdeck.backends.cortex_m.views import copy_before_views
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.plan import CMSIS_NN, Reason, ReasonCode
 from lowerdeck.delegation.exclusion import Exclusion, excluded_by, matches_aten_node, missing_kernel_error
@@ -121,7 +122,8 @@ class CmsisNnPartitioner(Partitioner):  # type: ignore[misc]  # ExecuTorch is un
                 f"CortexMPassManager replaced {', '.join(sorted(filter(None, other)))} in convert, and not in "
                 "partition; `dvc repro -f partition` plans it again"
             )
-        return replaced
+        # A tensor with one channel is contiguous and channels-last; only now is it known what it was taken for.
+        return replaced.transform([copy_before_views], EDGE_CONFIG)
 
     def _tried(self, program: ExportedProgram) -> ExportedProgram:
         """A replaced copy of `program`; nodes at which a pass fails are refused from then on."""

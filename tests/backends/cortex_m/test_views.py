@@ -1,0 +1,90 @@
+"""lowerdeck.backends.cortex_m.views: shapes change where memory is channels-last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from torch import nn
+
+from lowerdeck.artifacts.edge_programs import read_edge_program, write_edge_program
+from lowerdeck.contracts.quantization import QuantizationScheme
+from lowerdeck.runtime.loading import open_made_program
+from lowerdeck.steps.calibrate import calibrate
+from lowerdeck.steps.convert import convert
+from lowerdeck.steps.export import export
+from lowerdeck.steps.partition import partition
+from lowerdeck.steps.quantize import quantize
+from tests.conftest import backend_for
+from tests.marks import quick_first
+from tests.project import REPOSITORY
+
+SHAPES = [[1, 2, 6, 8]]
+
+
+class Then(nn.Module):
+    """A function between two convolutions."""
+
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor], channels: int) -> None:
+        super().__init__()
+        self.before, self.function, self.after = nn.Conv2d(2, 4, 3), function, nn.Conv2d(channels, 3, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.after(self.function(torch.relu(self.before(x))))
+        return scores
+
+
+class BehindOneChannel(nn.Module):
+    """Tensors with one channel, which are contiguous and channels-last, become one with two."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.single = nn.Conv2d(1, 1, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.single(x.mean(1, keepdim=True).repeat(1, 1, 1, 2))
+        return torch.cat([y, y], 1).flatten(1).view(1, 1, 8, 12)
+
+
+@pytest.mark.parametrize(
+    ("function", "channels"),
+    quick_first(
+        [
+            (nn.ChannelShuffle(2), 4),
+            (lambda x: torch.stack([x, x], 2).flatten(1, 2), 8),
+            (lambda x: x.view(1, 2, 2, 4, 6).sum(2), 2),
+            (lambda x: torch.max_pool2d(x, 2).view(1, 2, 2, 2, 3).flatten(1, 2), 4),
+            (BehindOneChannel(), 1),
+        ]
+    ),
+    ids=["channel shuffle", "stack", "view", "view behind a pool", "one channel"],
+)
+def test_a_tensor_keeps_its_elements_where_its_shape_changes(
+    function: Callable[[torch.Tensor], torch.Tensor], channels: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    monkeypatch.chdir(tmp_path)
+    backend = backend_for(yaml.safe_load((REPOSITORY / "conf" / "target" / "cortex_m55.yaml").read_text()))
+    network, samples = Then(function, channels).eval(), [(torch.randn(*SHAPES[0]),) for _ in range(3)]
+    observing, converting = (backend.quantizer(QuantizationScheme(name="int8")) for _ in range(2))
+    assert observing is not None
+    assert converting is not None
+
+    def exported() -> torch.export.ExportedProgram:
+        return export(network, SHAPES, memory_format=backend.memory_format)
+
+    state = calibrate(exported(), observing, samples, len(samples))
+    quantized, _ = quantize(exported(), converting, state)
+    made = partition(quantized, backend)
+    write_edge_program(made.program, made.edge_config)
+    (tmp_path / "work").mkdir()
+    converted = convert(read_edge_program(), made.plan, backend, tmp_path / "work")
+    program, module = open_made_program(converted.program, {}), quantized.module(check_guards=False)
+    (scale,) = converted.output_scales
+    assert scale is not None
+    for (sample,) in samples:
+        given = sample.to(memory_format=torch.channels_last)
+        assert float((program(given)[0] - module(given)).abs().max()) <= 1.01 * scale
