@@ -19,6 +19,7 @@ from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.quantization import ObserverState
 from lowerdeck.fingerprints.digests import digest
 from lowerdeck.quantization.explicit_state import without_buffers
+from lowerdeck.quantization.shared_layers import separate_shared_layers
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -32,6 +33,7 @@ def prepare(program: ExportedProgram, quantizer: Quantizer) -> torch.fx.GraphMod
         LowerdeckError: the quantizer annotated nothing, so the converted program would silently stay float.
     """
     module = without_buffers(program)
+    separate_shared_layers(module)
     for node in module.graph.nodes:
         if node.op == "call_function":
             # NeutronQuantizer groups nodes by the last entry of source_fn_stack, which only strict export adds.

@@ -1,0 +1,137 @@
+"""Layers that are called several times, or whose result is read beside their batch norm, keep what they compute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from benchmarks.in_turns import create
+from lowerdeck.contracts.quantization import QuantizationScheme
+from lowerdeck.quantization.fallback import quantizer_of
+from lowerdeck.steps.calibrate import calibrate
+from lowerdeck.steps.export import export
+from lowerdeck.steps.quantize import quantize
+from tests.marks import quick_first
+
+TARGETS = ("neutron_imxrt700", "xnnpack_cpu", "ethos_u55_128", "cortex_m55")
+
+
+class Calling(nn.Module):
+    """A function of the input and of some layers."""
+
+    def __init__(self, function: Callable[..., Tensor], *layers: nn.Module) -> None:
+        super().__init__()
+        self.function, self.layers = function, nn.ModuleList(layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x, *self.layers)
+
+
+def _trained(norm: nn.Module) -> nn.Module:
+    """A batch norm with statistics as after training."""
+    with torch.no_grad():
+        norm.get_parameter("weight").uniform_(0.2, 2)
+        norm.get_parameter("bias").normal_()
+        norm.get_buffer("running_mean").normal_()
+        norm.get_buffer("running_var").uniform_(0.1, 3)
+    return norm
+
+
+def _convolution(*, bias: bool = False) -> nn.Module:
+    return nn.Conv2d(8, 8, 3, padding=1, bias=bias)
+
+
+def _norm() -> nn.Module:
+    return _trained(nn.BatchNorm2d(8))
+
+
+def _tied() -> nn.Module:
+    first, second = nn.Conv2d(8, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+    second.bias = first.bias
+    return Calling(lambda x, f, g, n, m: n(f(x)) + m(g(x)), first, second, _norm(), _norm())
+
+
+def _read_beside(x: Tensor, layer: nn.Module, norm: nn.Module) -> Tensor:
+    given: Tensor = layer(x)
+    added: Tensor = norm(given) + given
+    return added
+
+
+def _preactivated(x: Tensor, first: nn.Module, norm: nn.Module, second: nn.Module) -> Tensor:
+    given: Tensor = first(x)
+    added: Tensor = second(torch.relu(norm(given))) + given
+    return added
+
+
+def _two_norms_of_one(x: Tensor, layer: nn.Module, n: nn.Module, m: nn.Module) -> Tensor:
+    given = layer(x)
+    added: Tensor = n(given) + torch.relu(m(given))
+    return added
+
+
+def _twice(x: Tensor, layer: nn.Module, n: nn.Module, m: nn.Module) -> Tensor:
+    result: Tensor = m(layer(torch.relu(n(layer(x)))))
+    return result
+
+
+def _then_bare(x: Tensor, layer: nn.Module, norm: nn.Module) -> Tensor:
+    result: Tensor = layer(torch.relu(norm(layer(x))))
+    return result
+
+
+def _weight_normed() -> nn.Module:
+    layer = nn.utils.parametrizations.weight_norm(nn.Conv2d(8, 8, 3, padding=1))
+    return Calling(lambda x, layer, n: n(layer(x)), layer, _norm())
+
+
+def _same_norm_twice(*, bias: bool) -> nn.Module:
+    return Calling(lambda x, c, n: n(c(torch.relu(n(c(x))))), _convolution(bias=bias), _norm())
+
+
+IMAGE, ROWS, SIGNAL = (1, 8, 8, 8), (4, 8), (1, 8, 16)
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "pre-activation": (lambda: Calling(_preactivated, _convolution(), _norm(), _convolution()), IMAGE),
+    "conv twice, two norms": (lambda: Calling(_twice, _convolution(), _norm(), _norm()), IMAGE),
+    "conv twice, one norm, bias": (lambda: _same_norm_twice(bias=True), IMAGE),
+    "conv twice, one norm": (lambda: _same_norm_twice(bias=False), IMAGE),
+    "conv twice, then bare": (lambda: Calling(_then_bare, _convolution(), _norm()), IMAGE),
+    "conv read beside": (lambda: Calling(_read_beside, _convolution(), _norm()), IMAGE),
+    "two norms of one conv": (lambda: Calling(_two_norms_of_one, _convolution(), _norm(), _norm()), IMAGE),
+    "tied bias": (_tied, IMAGE),
+    "computed weight": (_weight_normed, IMAGE),
+    "transposed read beside": (lambda: Calling(_read_beside, nn.ConvTranspose2d(8, 8, 2, 2), _norm()), IMAGE),
+    "conv1d read beside": (
+        lambda: Calling(_read_beside, nn.Conv1d(8, 8, 3, padding=1), _trained(nn.BatchNorm1d(8))),
+        SIGNAL,
+    ),
+    "linear twice, two norms": (
+        lambda: Calling(_twice, nn.Linear(8, 8), _trained(nn.BatchNorm1d(8)), _trained(nn.BatchNorm1d(8))),
+        ROWS,
+    ),
+    "linear read beside": (lambda: Calling(_read_beside, nn.Linear(8, 8), _trained(nn.BatchNorm1d(8))), ROWS),
+    "linear twice": (lambda: Calling(lambda x, f: f(torch.tanh(f(x)) * 3), nn.Linear(8, 8)), ROWS),
+}
+
+
+@pytest.mark.parametrize("target", quick_first(TARGETS, 1))
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_quantized_program_computes_what_the_model_does(name: str, target: str) -> None:
+    torch.manual_seed(0)
+    make, shape = NETWORKS[name]
+    network, samples = make().eval(), [(torch.randn(shape),) for _ in range(8)]
+    backend = create(target)
+
+    def exported() -> torch.export.ExportedProgram:
+        return export(network, [list(shape)], (), backend.memory_format)
+
+    observing, converting = (quantizer_of(backend, QuantizationScheme(name="int8")) for _ in range(2))
+    assert observing is not None
+    assert converting is not None
+    state = calibrate(exported(), observing, samples, len(samples))
+    quantized = quantize(exported(), converting, state)[0].module()
+    for sample in samples:
+        expected = network(*sample)
+        assert (quantized(*sample) - expected).abs().max() < 0.08 * expected.abs().max()
