@@ -440,7 +440,8 @@ def build(number: int, target: str, backend: Backend, spread: float = 1.5) -> Bu
     from lowerdeck.contracts.errors import LowerdeckError
 
     try:
-        verdict, detail = _lowered(Network(number).eval(), number, backend, spread)
+        network = Network(number).eval()
+        verdict, detail = lowered(network, network.shape, number, backend, spread)
     except LowerdeckError as error:
         verdict, detail = "refused", " ".join(str(error).split())
     except Exception as error:  # what must not happen: told apart from what is refused
@@ -449,7 +450,19 @@ def build(number: int, target: str, backend: Backend, spread: float = 1.5) -> Bu
     return Build(number, target, verdict, detail)
 
 
-def _lowered(network: Network, number: int, backend: Backend, spread: float) -> tuple[str, str]:
+def lowered(network: nn.Module, shape: list[int], number: int, backend: Backend, spread: float) -> tuple[str, str]:
+    """Whether the `.pte` of a network is right or wrong, and what was delegated, measured and reported.
+
+    Args:
+        network: Takes one float tensor.
+        shape: Its shape.
+        number: Makes the inputs.
+        backend: To lower to.
+        spread: Standard deviation of the inputs.
+
+    Raises:
+        Exception: whatever a build raises; a LowerdeckError where it refuses.
+    """
     from lowerdeck.artifacts.edge_programs import read_edge_program, write_edge_program
     from lowerdeck.conformance.partitions import boundary_values, twins_by_payload
     from lowerdeck.conformance.programs import program_errors
@@ -464,7 +477,7 @@ def _lowered(network: Network, number: int, backend: Backend, spread: float) -> 
     from lowerdeck.steps.partition import partition_conforming
     from lowerdeck.steps.quantize import quantize
 
-    generator, shape = torch.Generator().manual_seed(number), network.shape
+    generator = torch.Generator().manual_seed(number)
     drawn = [(spread * torch.randn(shape, generator=generator),) for _ in range(_CALIBRATION_SAMPLES + _FRESH_SAMPLES)]
     known, fresh = drawn[:_CALIBRATION_SAMPLES], drawn[_CALIBRATION_SAMPLES:]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.in_turns import create
+from benchmarks.networks import lowered
 from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.quantization.fallback import quantizer_of
 from lowerdeck.steps.calibrate import calibrate
@@ -135,3 +137,16 @@ def test_the_quantized_program_computes_what_the_model_does(name: str, target: s
     for sample in samples:
         expected = network(*sample)
         assert (quantized(*sample) - expected).abs().max() < 0.08 * expected.abs().max()
+
+
+@pytest.mark.parametrize("target", quick_first(TARGETS[:3], 2))
+@pytest.mark.parametrize("name", ["conv", "linear"])
+def test_both_calls_of_a_layer_are_delegated(name: str, target: str) -> None:
+    torch.manual_seed(0)
+    layer, shape = (_convolution(bias=True), IMAGE) if name == "conv" else (nn.Linear(8, 8), ROWS)
+    nn.init.normal_(layer.get_parameter("bias"))
+    network = Calling(lambda x, f: f(torch.tanh(f(x)) * 3), layer).eval()
+    verdict, detail = lowered(network, list(shape), 1, create(target), 1.5)
+    assert verdict == "right", detail
+    assert "stays on the CPU" not in detail
+    assert re.match(r"(\d+) of \1 operators delegated", detail), detail

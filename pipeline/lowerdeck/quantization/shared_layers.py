@@ -8,9 +8,13 @@ have batch norms of their own. A bias takes its scale from its layer's input, so
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn.utils.fusion import fuse_conv_bn_weights, fuse_linear_bn_weights
 
 if TYPE_CHECKING:
     from torch.fx import GraphModule, Node
@@ -26,6 +30,7 @@ _LAYERS = (
     *(_aten.conv3d.default, _aten.conv3d.padding),
     *(_aten.conv_transpose1d.default, _aten.conv_transpose2d.input, _aten.conv_transpose3d.input),
 )
+_TRANSPOSED = _LAYERS[-3:]
 _NOT_COPIED = ("source_fn_stack", "torch_fn")
 """Metadata that says which function of torch a node comes from."""
 
@@ -35,38 +40,27 @@ def separate_shared_layers(module: GraphModule) -> None:
 
     - Behind a layer whose result others read as well, or whose weight is computed, a batch norm becomes a depthwise
       convolution of size 1; behind a linear layer, a multiplication and an addition.
-    - Layers with a batch norm get constants of their own where other calls of theirs do not have the same one.
+    - Into layers that share constants, batch norms are folded here. Calls with the same batch norm share the result.
     """
     layers = [node for node in module.graph.nodes if node.target in _LAYERS]
     for layer in layers:
         if len(layer.users) > 1 or any(each.op != "get_attr" for each in _constants(layer)):
             for norm in _batch_norms(layer):
                 _replace(module, norm)
-    for target, sharing in _sharing(layers).items():
-        for layer in sharing[1:]:
-            _own(module, layer, target)
+    calls = Counter(each.target for layer in layers for each in _constants(layer))
+    folded: dict[Any, tuple[str, str]] = {}
+    for layer in layers:
+        norms = _batch_norms(layer)
+        if norms and any(calls[each.target] > 1 for each in _constants(layer)):
+            _fold(module, layer, norms[0], folded)
     for layer in layers:
         bias = _bias(layer)
         if bias is not None and bias.op == "get_attr" and len(bias.users) > 1:
-            layer.replace_input_with(bias, _read(module, layer, str(bias.target), bias.meta))
+            name = f"{layer.name}_bias"
+            module.register_parameter(name, torch.nn.Parameter(_value(module, bias).clone()))
+            layer.replace_input_with(bias, _read(module, layer, name, bias.meta))
     module.graph.eliminate_dead_code()
     module.recompile()
-
-
-def _sharing(layers: list[Node]) -> dict[str, list[Node]]:
-    """By constant the layers that share it, where folding batch norms into it for one changes another."""
-    calls: dict[str, list[Node]] = {}
-    for layer in layers:
-        for constant in _constants(layer):
-            if constant.op == "get_attr":
-                calls.setdefault(str(constant.target), []).append(layer)
-    norms = {target: [_norm_of(layer) for layer in sharing] for target, sharing in calls.items()}
-    return {
-        target: sharing
-        for target, sharing in calls.items()
-        # folding makes one bias for a weight that has none, and sets it to zero for each further layer
-        if any(norms[target]) and (len(set(norms[target])) > 1 or _bias(sharing[0]) is None)
-    }
 
 
 def _constants(layer: Node) -> list[Node]:
@@ -83,32 +77,36 @@ def _batch_norms(layer: Node) -> list[Node]:
     if layer.target == _LINEAR and layer.meta["val"].ndim != 2:
         return []
     users = [user for user in layer.users if user.target == _BATCH_NORM and user.args[0] is layer]
-    return [user for user in users if not user.args[5] and user.args[3] is not None]
+    return [user for user in users if not user.args[5] and user.args[3] is not None and _is_read(user.args[1:5])]
 
 
-def _norm_of(layer: Node) -> tuple[Any, ...] | None:
-    """What the batch norm that will be folded into the layer computes with."""
-    norms = _batch_norms(layer)
-    return tuple(getattr(each, "target", each) for each in norms[0].args[1:]) if norms else None
+def _is_read(arguments: Sequence[Any]) -> bool:
+    """Whether those that are nodes read constants."""
+    return all(each is None or each.op == "get_attr" for each in arguments)
 
 
-def _own(module: GraphModule, layer: Node, target: str) -> None:
-    """Give the layer a copy of the constant `target`."""
-    name = f"{layer.name}_{target.replace('.', '_')}"
-    module.register_parameter(name, torch.nn.Parameter(_value(module, target).detach().clone()))
-    (shared,) = (each for each in _constants(layer) if each.target == target)
-    layer.replace_input_with(shared, _read(module, layer, name, shared.meta))
+def _fold(module: GraphModule, layer: Node, norm: Node, folded: dict[Any, tuple[str, str]]) -> None:
+    """Fold a batch norm into a layer whose constants stay as they are for others; `folded` has the results so far."""
+    constants = tuple(getattr(each, "target", each) for each in (*_constants(layer), *norm.args[1:]))
+    if constants not in folded:
+        folded[constants] = f"{layer.name}_folded_weight", f"{layer.name}_folded_bias"
+        fuse: Any = fuse_linear_bn_weights
+        if layer.target != _LINEAR:
+            fuse = partial(fuse_conv_bn_weights, transpose=layer.target in _TRANSPOSED)
+        made = fuse(_value(module, layer.args[1]), _value(module, _bias(layer)), *_parameters(module, norm))
+        for name, value in zip(folded[constants], made, strict=True):
+            module.register_parameter(name, torch.nn.Parameter(value.detach()))
+    new = [_read(module, layer, name, _meta_of(module, norm, name)) for name in folded[constants]]
+    layer.args = (layer.args[0], *new, *layer.args[3:])
+    layer.kwargs = {name: value for name, value in layer.kwargs.items() if name != "bias"}
+    norm.replace_all_uses_with(layer)
+    module.graph.erase_node(norm)
 
 
 def _replace(module: GraphModule, norm: Node) -> None:
-    given, gamma, beta, mean, variance, _, _, eps, _ = norm.args
-    means, variances = (_value(module, str(each.target)).detach() for each in (mean, variance))  # type: ignore[union-attr]
-    scale = (variances + eps).rsqrt()  # type: ignore[operator]
-    if isinstance(gamma, torch.fx.Node):
-        scale = scale * _value(module, str(gamma.target)).detach()
-    shift = -means * scale
-    if isinstance(beta, torch.fx.Node):
-        shift = shift + _value(module, str(beta.target)).detach()
+    parameters = _parameters(module, norm)
+    fuse: Any = fuse_linear_bn_weights
+    scale, shift = fuse(parameters[0].new_ones(len(parameters[0]), 1), None, *parameters)
     dims, channels = norm.meta["val"].ndim, len(scale)
     convolution = _DEPTHWISE.get(dims)
     shape = (channels, *[1] * (dims - 1)) if convolution else (1, channels, *[1] * (dims - 2))
@@ -117,10 +115,10 @@ def _replace(module: GraphModule, norm: Node) -> None:
     meta = {key: value for key, value in norm.meta.items() if key not in _NOT_COPIED}
     with module.graph.inserting_before(norm):
         if convolution:
-            ones, zeros = [1] * (dims - 2), [0] * (dims - 2)
-            made = module.graph.call_function(convolution, (given, factors, terms, ones, zeros, ones, channels))
+            step, zeros = [1] * (dims - 2), [0] * (dims - 2)
+            made = module.graph.call_function(convolution, (norm.args[0], factors, terms, step, zeros, step, channels))
         else:
-            product = module.graph.call_function(_aten.mul.Tensor, (given, factors))
+            product = module.graph.call_function(_aten.mul.Tensor, (norm.args[0], factors))
             product.meta = dict(meta)
             made = module.graph.call_function(_aten.add.Tensor, (product, terms))
     made.meta = dict(meta)
@@ -128,10 +126,20 @@ def _replace(module: GraphModule, norm: Node) -> None:
     module.graph.erase_node(norm)
 
 
-def _constant(module: GraphModule, norm: Node, name: str, value: torch.Tensor) -> Node:
-    module.register_parameter(f"{norm.name}_{name}", torch.nn.Parameter(value))
-    fake = norm.meta["val"].fake_mode.from_tensor(value, static_shapes=True)
-    return _read(module, norm, f"{norm.name}_{name}", {"val": fake})
+def _parameters(module: GraphModule, norm: Node) -> list[Any]:
+    """Mean, variance, epsilon, weight and bias, as the functions that fold them take them."""
+    _, gamma, beta, mean, variance, _, _, eps, _ = norm.args
+    return [_value(module, mean), _value(module, variance), eps, _value(module, gamma), _value(module, beta)]
+
+
+def _constant(module: GraphModule, norm: Node, kind: str, value: torch.Tensor) -> Node:
+    name = f"{norm.name}_{kind}"
+    module.register_parameter(name, torch.nn.Parameter(value.detach()))
+    return _read(module, norm, name, _meta_of(module, norm, name))
+
+
+def _meta_of(module: GraphModule, norm: Node, name: str) -> dict[str, Any]:
+    return {"val": norm.meta["val"].fake_mode.from_tensor(module.get_parameter(name), static_shapes=True)}
 
 
 def _read(module: GraphModule, user: Node, target: str, meta: dict[str, Any]) -> Node:
@@ -141,8 +149,9 @@ def _read(module: GraphModule, user: Node, target: str, meta: dict[str, Any]) ->
     return node
 
 
-def _value(module: GraphModule, target: str) -> torch.Tensor:
-    owner, _, name = target.rpartition(".")
-    value = getattr(module.get_submodule(owner), name)
-    assert isinstance(value, torch.Tensor)
-    return value
+def _value(module: GraphModule, constant: Any) -> Any:
+    """The tensor that a node reads; None for None."""
+    if constant is None:
+        return None
+    owner, _, name = str(constant.target).rpartition(".")
+    return getattr(module.get_submodule(owner), name).detach()
