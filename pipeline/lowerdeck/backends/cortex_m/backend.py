@@ -93,14 +93,14 @@ class CortexM(Backend[Device, Options]):
         """Return a partitioner that delegates nothing and assigns nodes to CMSIS-NN, and the passes that do so."""
         from executorch.exir import ExecutorchBackendConfig
 
+        from lowerdeck.backends.cortex_m.layouts import settle_layouts
         from lowerdeck.backends.cortex_m.partitioner import CmsisNnPartitioner
-        from lowerdeck.backends.cortex_m.views import copy_before_views
 
         partitioner = CmsisNnPartitioner(self.device, self.options)
         return Lowering(
             partitioner=partitioner,
             hooks=(mark_before_partition(self.options),),
-            transform_passes=[copy_before_views],
+            transform_passes=[settle_layouts],
             executorch_config=ExecutorchBackendConfig(extract_delegate_segments=False),
             quantized_inputs=self.options.quantized_inputs,
             quantized_outputs=self.options.quantized_outputs,

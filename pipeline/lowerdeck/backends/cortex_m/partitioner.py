@@ -12,6 +12,7 @@ from executorch.exir.backend.partitioner import Partitioner, PartitionResult
 from executorch.exir.pass_manager import ExportedProgramPassManager
 
 from lowerdeck.backends.cortex_m.agreement import CONSTANT, give_mark, mark_quantized
+from lowerdeck.backends.cortex_m.layouts import settle_layouts
 from lowerdeck.backends.cortex_m.options import Device
 from lowerdeck.backends.cortex_m.passes import (
     EDGE_CONFIG,
@@ -31,7 +32,6 @@ from lowerdeck.backends.cortex_m.reasons import (
     unit_of,
 )
 from lowerdeck.backends.cortex_m.remainder import remainder
-from lowerdeck.backends.cortex_m.views import copy_before_views
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.plan import CMSIS_NN, Reason, ReasonCode
 from lowerdeck.delegation.exclusion import Exclusion, excluded_by, matches_aten_node, missing_kernel_error
@@ -123,7 +123,7 @@ class CmsisNnPartitioner(Partitioner):  # type: ignore[misc]  # ExecuTorch is un
                 "partition; `dvc repro -f partition` plans it again"
             )
         # A tensor with one channel is contiguous and channels-last; only now is it known what it was taken for.
-        return replaced.transform([copy_before_views], EDGE_CONFIG)
+        return replaced.transform([settle_layouts], EDGE_CONFIG)
 
     def _tried(self, program: ExportedProgram) -> ExportedProgram:
         """A replaced copy of `program`; nodes at which a pass fails are refused from then on."""

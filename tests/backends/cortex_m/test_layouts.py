@@ -1,4 +1,4 @@
-"""lowerdeck.backends.cortex_m.views: shapes change where memory is channels-last."""
+"""lowerdeck.backends.cortex_m.layouts: shapes change where memory is channels-last."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 import torch
 import yaml
 from torch import nn
+from torch.nn import functional as F
 
 from lowerdeck.artifacts.edge_programs import read_edge_program, write_edge_program
 from lowerdeck.contracts.quantization import QuantizationScheme
@@ -58,9 +59,11 @@ class BehindOneChannel(nn.Module):
             (lambda x: x.view(1, 2, 2, 4, 6).sum(2), 2),
             (lambda x: torch.max_pool2d(x, 2).view(1, 2, 2, 2, 3).flatten(1, 2), 4),
             (BehindOneChannel(), 1),
+            (lambda x: F.pad(x * x.flatten(2).softmax(-1).view_as(x), (1, 1, 0, 1)), 4),
+            (lambda x: F.pad(x.flatten(1).softmax(1).view_as(x) - x, (1, 1, 0, 1)), 4),
         ]
     ),
-    ids=["channel shuffle", "stack", "view", "view behind a pool", "one channel"],
+    ids=["channel shuffle", "stack", "view", "view behind a pool", "one channel", "product", "difference"],
 )
 def test_a_tensor_keeps_its_elements_where_its_shape_changes(
     function: Callable[[torch.Tensor], torch.Tensor], channels: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
