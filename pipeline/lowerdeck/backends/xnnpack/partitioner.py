@@ -63,7 +63,11 @@ class ConfiguredPartitioner(XnnpackPartitioner):  # type: ignore[misc]  # ExecuT
     def ops_to_not_decompose(self, ep: ExportedProgram) -> tuple[list[Any], Callable[[torch.fx.Node], bool]]:
         """Preserve operators for the delegate, except where they stay on the CPU, which lacks some of them."""
         operators, preserves = super().ops_to_not_decompose(ep)
-        return operators, lambda node: preserves(node) and not matches_aten_node(node, self._options)
+
+        def preserves_here(node: torch.fx.Node) -> bool:
+            return preserves(node) and not matches_aten_node(node, self._options) and not _is_flat_prelu(node)
+
+        return operators, preserves_here
 
     def _guarded(self, config: type[Any]) -> type[Any]:
         """`config`, changed to refuse excluded nodes."""
@@ -124,6 +128,11 @@ def _check_has_cpu_kernel(graph: torch.fx.Graph) -> None:
     for node in graph.nodes:
         if is_excluded(node) and operator_of(node) in _NO_CPU_KERNEL:
             raise missing_kernel_error(node, excluded_by(node))
+
+
+def _is_flat_prelu(node: torch.fx.Node) -> bool:
+    """Whether a node is a PReLU of other than images, which XNNPACK's compiler refuses to make channels-last."""
+    return node.target == torch.ops.aten.prelu.default and node.meta["val"].ndim != 4
 
 
 def _is_float_linear(node: torch.fx.Node) -> bool:

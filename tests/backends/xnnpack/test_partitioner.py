@@ -1,0 +1,32 @@
+"""lowerdeck.backends.xnnpack.partitioner: operators that XNNPACK's compiler refuses are decomposed."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from benchmarks.in_turns import create
+from benchmarks.networks import lowered
+
+
+class Between(nn.Module):
+    """A PReLU between two linear layers."""
+
+    def __init__(self, shape: list[int]) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(shape[-1], 8), nn.PReLU(shape[1] if len(shape) > 2 else 8), nn.Linear(8, 4)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.layers(x)
+        return result
+
+
+@pytest.mark.parametrize("shape", [[4, 8], [1, 8, 12], [1, 8, 6, 5]], ids=["rows", "signal", "image"])
+def test_prelu_of_any_rank_is_lowered(shape: list[int]) -> None:
+    torch.manual_seed(0)
+    verdict, detail = lowered(Between(shape).eval(), shape, 1, create("xnnpack_cpu"), 1.5)
+    assert verdict == "right", detail
+    assert "stays on the CPU" not in detail
