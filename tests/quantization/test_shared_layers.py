@@ -11,7 +11,9 @@ from torch import Tensor, nn
 
 from benchmarks.in_turns import create
 from benchmarks.networks import lowered
+from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.quantization import QuantizationScheme
+from lowerdeck.quantization import pt2e
 from lowerdeck.quantization.fallback import quantizer_of
 from lowerdeck.steps.calibrate import calibrate
 from lowerdeck.steps.export import export
@@ -137,6 +139,20 @@ def test_the_quantized_program_computes_what_the_model_does(name: str, target: s
     for sample in samples:
         expected = network(*sample)
         assert (quantized(*sample) - expected).abs().max() < 0.08 * expected.abs().max()
+
+
+def test_another_network_is_refused_before_it_is_quantized(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pt2e, "separate_shared_layers", lambda _: None)  # torchao folds the batch norm for both readers
+    torch.manual_seed(0)
+    make, shape = NETWORKS["pre-activation"]
+    backend = create("xnnpack_cpu")
+    exported, quantizer = (
+        export(make(), [list(shape)], (), None),
+        quantizer_of(backend, QuantizationScheme(name="int8")),
+    )
+    assert quantizer is not None
+    with pytest.raises(LowerdeckError, match=r"another network .* output 0 is off by .* before anything is rounded"):
+        calibrate(exported, quantizer, [(torch.randn(shape),)], 1)
 
 
 @pytest.mark.parametrize("target", quick_first(TARGETS[:3], 2))

@@ -6,8 +6,10 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from lowerdeck.compat.terminal import progress_bar
+from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.quantization import ObserverState
 from lowerdeck.graph.memory_formats import memory_format_of, to_memory_format
 from lowerdeck.quantization.explicit_state import stream
@@ -17,9 +19,14 @@ from lowerdeck.quantization.training import Training, train
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from typing import Any
 
     from torch.export import ExportedProgram
     from torchao.quantization.pt2e.quantizer import Quantizer
+
+_MOST_CHANGED = 0.01
+"""Share of the largest output: quantizers decompose some functions, and bound minus infinity in masks."""
+_LEAST_DIFFERENCE = 1e-6
 
 
 def calibrate(
@@ -40,6 +47,9 @@ def calibrate(
         num_samples: Number of samples. With 0, the program runs on its example inputs, so that the observers of
             weights see these.
         training: Quantization-aware training, which `quantizer` must support.
+
+    Raises:
+        LowerdeckError: the prepared model, which is still in float, computes something else than `program`.
     """
     if training is not None:
         return train(program, quantizer, samples, training)
@@ -55,8 +65,31 @@ def calibrate(
             stream(prepared, program)(*program.example_inputs[0])
             return observer_state(prepared)
         execute = stream(prepared, program)
-        for sample in inputs("calibrate"):
-            execute(*sample)
+        for index, sample in enumerate(inputs("calibrate")):
+            outputs = execute(*sample)
+            if index == 0:
+                _check_prepared(outputs, program.module(check_guards=False)(*sample), quantizer)
     state = observer_state(prepared)
     clipped = inputs("count what is clipped")
     return dataclasses.replace(state, ranges=activation_ranges(prepared, clipped, stream(prepared, program)))
+
+
+def _check_prepared(outputs: Any, expected: Any, quantizer: Quantizer) -> None:
+    """Raise LowerdeckError if what is about to be quantized is another network than the model.
+
+    Args:
+        outputs: What the prepared model computes for one sample, with observers that change nothing.
+        expected: What the float program computes for it.
+        quantizer: The one that prepared the model.
+    """
+    for number, (given, wanted) in enumerate(zip(tree_leaves(outputs), tree_leaves(expected), strict=True)):
+        if not (isinstance(wanted, torch.Tensor) and wanted.is_floating_point() and wanted.isfinite().all()):
+            continue
+        error, largest = float((given - wanted).abs().max()), float(wanted.abs().max())
+        if not error <= max(_MOST_CHANGED * largest, _LEAST_DIFFERENCE):
+            raise LowerdeckError(
+                f"{type(quantizer).__name__} and torchao prepare another network for quantization than the model: "
+                f"output {number} is off by {error:.3g} of {largest:.3g} before anything is rounded. Choose "
+                "`quantization: float32` or another target, or rewrite the model: layers that are called several "
+                "times, and batch norms, are where such faults were found (docs/known_faults.md)"
+            )
