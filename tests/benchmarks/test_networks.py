@@ -43,19 +43,19 @@ def test_a_program_that_computes_something_else_is_wrong(monkeypatch: pytest.Mon
     def more(program: FloatProgram, samples: Sequence[Sequence[Tensor]]) -> list[tuple[Tensor, ...]]:
         return [tuple(output + 1 for output in program(*sample)) for sample in samples]
 
-    def convert_and_spoil(*arguments: Any) -> Any:
-        found = convert(*arguments)  # which refuses what is spoiled before
+    def convert_then_change(*arguments: Any) -> Any:
+        found = convert(*arguments)  # which refuses what is changed before
         monkeypatch.setattr(FloatProgram, "consecutive_calls", more)
         return found
 
-    monkeypatch.setattr(lowerdeck.steps.convert_conforming, "convert_conforming", convert_and_spoil)
+    monkeypatch.setattr(lowerdeck.steps.convert_conforming, "convert_conforming", convert_then_change)
     assert build(SMALL, "xnnpack_cpu", create("xnnpack_cpu")).verdict == "wrong"
 
 
 @pytest.mark.parametrize(
     ("error", "verdict"), [(ConfigurationError("does not suit"), "refused"), (KeyError("getitem"), "crashed")]
 )
-def test_a_refusal_is_told_apart_from_a_crash(monkeypatch: pytest.MonkeyPatch, error: Exception, verdict: str) -> None:
+def test_a_refusal_is_not_a_crash(monkeypatch: pytest.MonkeyPatch, error: Exception, verdict: str) -> None:
     def fail(*_: Any) -> Any:
         raise error
 
