@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 TARGETS = ("xnnpack_cpu", "neutron_imxrt700", "ethos_u55_128", "ethos_u85_256", "cortex_m55")
 VERDICTS = ("right", "refused", "wrong", "crashed")
 _CALIBRATION_SAMPLES, _FRESH_SAMPLES = 8, 4
+_MOST_ADDED_UP = 2.0
+"""Largest error relative to its bound: what convert accepts where every operator conforms by itself, because the bound
+of steep functions is measured on few random perturbations."""
 _TIME_LIMIT_S = 1800
 """For one network on all targets, in a process of its own."""
 
@@ -507,7 +510,7 @@ def lowered(network: nn.Module, shape: list[int], number: int, backend: Backend,
     worst = max(errors, key=lambda error: error.excess)
     nodes = f"{found.plan.delegated_compute_nodes} of {found.plan.compute_nodes} operators delegated"
     detail = "; ".join((nodes, str(worst), *found.unchecked, *said))
-    return ("right" if worst.excess <= 1 else "wrong"), " ".join(detail.split())
+    return ("right" if worst.excess <= _MOST_ADDED_UP else "wrong"), " ".join(detail.split())
 
 
 def builds(number: int, targets: Sequence[str]) -> Iterator[Build]:
