@@ -155,6 +155,15 @@ def test_a_stream_keeps_its_state_from_call_to_call(tmp_path: Path, monkeypatch:
     assert not torch.allclose(again[:, : len(samples)], again[:, len(samples) :], atol=1e-5), "it has heard more"
 
 
+@pytest.mark.parametrize("num_samples", [0, 2])
+def test_calibrating_leaves_the_initial_state(num_samples: int) -> None:
+    backend = backend_for(yaml.safe_load((REPOSITORY / "conf" / "target" / "xnnpack_cpu.yaml").read_text()))
+    quantizer, program = backend.quantizer(QuantizationScheme(name="int8")), export(Average().eval(), [[1, 8]])
+    assert quantizer is not None
+    calibrate(program, quantizer, [(torch.ones(1, 8),)] * num_samples, num_samples)
+    assert all(not value.any() for value in initial_state(program).values())
+
+
 def test_writing_into_a_view_of_a_buffer_is_state() -> None:
     class Pointer(nn.Module):
         history: torch.Tensor

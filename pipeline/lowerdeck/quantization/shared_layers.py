@@ -87,7 +87,7 @@ def _is_read(arguments: Sequence[Any]) -> bool:
 
 def _fold(module: GraphModule, layer: Node, norm: Node, folded: dict[Any, tuple[str, str]]) -> None:
     """Fold a batch norm into a layer whose constants stay as they are for others; `folded` has the results so far."""
-    constants = tuple(getattr(each, "target", each) for each in (*_constants(layer), *norm.args[1:]))
+    constants = tuple(getattr(each, "target", each) for each in (layer, *_constants(layer), *norm.args[1:]))
     if constants not in folded:
         folded[constants] = f"{layer.name}_folded_weight", f"{layer.name}_folded_bias"
         fuse: Any = fuse_linear_bn_weights

@@ -6,12 +6,13 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 import torch
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from lowerdeck.compat.terminal import progress_bar
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.quantization import ObserverState
 from lowerdeck.graph.memory_formats import memory_format_of, to_memory_format
+from lowerdeck.graph.state import initial_state
 from lowerdeck.quantization.explicit_state import stream
 from lowerdeck.quantization.pt2e import observer_state, prepare
 from lowerdeck.quantization.ranges import activation_ranges
@@ -62,16 +63,26 @@ def calibrate(
     with torch.no_grad():
         if num_samples == 0:
             assert program.example_inputs is not None
-            stream(prepared, program)(*program.example_inputs[0])
+            example = program.example_inputs[0]
+            _check_prepared(stream(prepared, program)(*example), _in_float(program, example), quantizer)
             return observer_state(prepared)
         execute = stream(prepared, program)
         for index, sample in enumerate(inputs("calibrate")):
             outputs = execute(*sample)
             if index == 0:
-                _check_prepared(outputs, program.module(check_guards=False)(*sample), quantizer)
+                _check_prepared(outputs, _in_float(program, sample), quantizer)
     state = observer_state(prepared)
     clipped = inputs("count what is clipped")
     return dataclasses.replace(state, ranges=activation_ranges(prepared, clipped, stream(prepared, program)))
+
+
+def _in_float(program: ExportedProgram, sample: tuple[torch.Tensor, ...]) -> Any:
+    """What `program` computes; its state, which executing writes in place, stays as it is."""
+    before = {name: value.clone() for name, value in initial_state(program).items()}
+    outputs = tree_map_only(torch.Tensor, torch.clone, program.module(check_guards=False)(*sample))
+    for name, value in initial_state(program).items():
+        value.copy_(before[name])
+    return outputs
 
 
 def _check_prepared(outputs: Any, expected: Any, quantizer: Quantizer) -> None:

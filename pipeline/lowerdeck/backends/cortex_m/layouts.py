@@ -62,9 +62,8 @@ def _copy(node: torch.fx.Node, operand: torch.fx.Node, layout: torch.memory_form
             (source,),
             {"dim_order": list(value.dim_order())},
         )
-        copied.meta = {**node.meta, "val": value}
+        copied.meta = {**(source if is_dequantized else node).meta, "val": value}
         if is_dequantized:
-            copied.meta = {**source.meta, "val": value}
             taken = graph.node_copy(operand, lambda each: copied if each is source else each)
             taken.meta = {**operand.meta, "val": operand.meta["val"].contiguous(memory_format=layout)}
         else:
