@@ -43,6 +43,11 @@ FUSE_QUANTIZED_ACTIVATION = Replacement(
     reason="Drops a ReLU behind a convolution even if the quantization of its result also covers negative values, as "
     "where a concatenation shares it: `cat([conv1(x), relu(conv2(x))])` is wrong by up to the whole negative range.",
 )
+DECOMPOSE_CUMSUM = Replacement(
+    target="executorch.backends.arm._passes.decompose_cumsum_pass:DecomposeCumsumPass.call",
+    reason="Gives its kernel the type of the sum's input, which is float32 behind a tanh, sigmoid or exponential "
+    "function in the same partition, even if the sum is quantized: TOSA refuses it.",
+)
 CALL_EDGE_OPERATOR = Replacement(
     target="executorch.exir.dialects.edge._ops:EdgeOpOverload.__call__",
     reason="CortexMPassManager traces a program of integers in which linear layers give int32 and all others int8. A "
