@@ -54,8 +54,9 @@ CASES: dict[str, tuple[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 }
 
 
-QUICK = ("a ReLU in a concatenation", "a tanh behind a convolution")
-"""One case of Ethos-U and one of Neutron; `make test-all` has other faults, and the same in other contexts."""
+QUICK = ("a ReLU in a concatenation", "a ReLU6 in a concatenation", "a tanh behind a convolution")
+"""Two cases of Ethos-U, one with a factor behind a layer, and one of Neutron; `make test-all` has other faults, and the
+same in other contexts."""
 
 
 @pytest.mark.parametrize(

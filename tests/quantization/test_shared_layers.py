@@ -166,3 +166,12 @@ def test_both_calls_of_a_layer_are_delegated(name: str, target: str) -> None:
     assert verdict == "right", detail
     assert "stays on the CPU" not in detail
     assert re.match(r"(\d+) of \1 operators delegated", detail), detail
+
+
+def test_preparing_leaves_the_weights_of_the_program_as_they_are() -> None:
+    """Arm's quantizer writes the factor into the weights."""
+    sample = torch.randn(1, 8, 8, 8)
+    program = export(Calling(lambda x, layer: 4 * layer(x), _convolution(bias=True)).eval(), [[1, 8, 8, 8]])
+    before = program.module()(sample).clone()
+    pt2e.prepare(program, create("ethos_u55_128").quantizer(QuantizationScheme(name="int8")))
+    assert torch.equal(program.module()(sample), before)

@@ -29,10 +29,13 @@ if TYPE_CHECKING:
 def prepare(program: ExportedProgram, quantizer: Quantizer) -> torch.fx.GraphModule:
     """`program` with the observers that `quantizer` requires; its state is explicit, see explicit_state.py.
 
+    The result has parameters of its own: Arm's quantizer writes the product of weights and a factor into the weights.
+
     Raises:
         LowerdeckError: the quantizer annotated nothing, so the converted program would silently stay float.
     """
     module = without_buffers(program)
+    replace_parameters(module, dict(module.named_parameters()))
     separate_shared_layers(module)
     for node in module.graph.nodes:
         if node.op == "call_function":
