@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from lowerdeck.execution.environment import fixed_environment
 from tests.conftest import end_servers
 from tests.project import SOURCES
 
@@ -277,9 +278,7 @@ def test_the_switch_does_without_a_server(host: Host) -> None:
     assert host.run(host.module("unused", "pass"), LOWERDECK_PRELOAD="0")[0] == NO_SERVER
 
 
-@pytest.mark.parametrize(
-    "variable", ["PYTHONHASHSEED", "OMP_NUM_THREADS", "TORCH_LOGS", "ONEDNN_MAX_CPU_ISA", "LD_PRELOAD"]
-)
+@pytest.mark.parametrize("variable", sorted({*fixed_environment(), "OMP_NUM_THREADS", "LD_PRELOAD"}))
 def test_a_server_serves_no_client_whose_libraries_would_behave_otherwise(host: Host, variable: str) -> None:
     host.serve()
     name = host.module("unused", "pass")

@@ -25,6 +25,7 @@ import yaml
 
 from lowerdeck.config.schema import Config, GatesConfig
 from lowerdeck.evaluation import gates
+from lowerdeck.execution.environment import fixed_environment
 from lowerdeck.fingerprints.closures import Sources, stage_closures
 from tests.fingerprints import recorder
 from tests.marks import quick_first
@@ -363,9 +364,7 @@ def test_a_stage_killed_in_the_preloading_server_is_gone_with_its_children(slow_
         sys.executable,
         "-c",
         "import sys\nfrom lowerdeck.execution import preload\nsys.exit(preload.run('stages.export', 60))",
-        PYTHONHASHSEED="0",
-        ONEDNN_MAX_CPU_ISA="AVX2",
-        TORCH_LOGS="-all",
+        **fixed_environment(),
     )
     wait_for(lambda: pids(root) or client.poll() is not None)
     running = pids(root)

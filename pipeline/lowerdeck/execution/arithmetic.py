@@ -1,4 +1,4 @@
-"""Makes PyTorch deterministic, and its memory quicker to get."""
+"""Makes PyTorch deterministic and alike on all processors, and its memory quicker to get."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ _KEPT_BYTES = 256 << 20
 
 
 def fix_arithmetic() -> BuildConfig:
-    """Fix PyTorch's seed and its number of threads, which decides the order of sums."""
+    """Fix PyTorch's seed, and its number of threads and kernels, which decide the order of sums."""
     import torch
 
+    from lowerdeck.compat.alike_sums import make_sums_alike
     from lowerdeck.config.schema import BuildConfig
 
     build = section(BuildConfig)
     torch.set_num_threads(build.num_threads)
     torch.manual_seed(build.seed)
+    make_sums_alike()
     keep_freed_memory()
     return build
 

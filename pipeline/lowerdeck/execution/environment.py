@@ -7,20 +7,37 @@ import os
 import re
 import sys
 import warnings
+from pathlib import Path
 
-# The order of sets and the instruction set for which oneDNN chooses its kernels would otherwise vary between processes
-# and machines, and with them ranges and programs. Python and oneDNN read these variables only when they start.
-_FIXED_ENVIRONMENT = {"PYTHONHASHSEED": "0", "ONEDNN_MAX_CPU_ISA": "AVX2"}
+# The order of sets, and the instructions for which libraries choose their kernels, would otherwise vary between
+# processes and machines, and with them the last bits of sums, ranges and programs. Libraries read these variables only
+# when they start. In any other mode MKL has kernels of their own for Intel's and for AMD's processors.
+_FIXED_ENVIRONMENT = {"PYTHONHASHSEED": "0", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_CBWR": "COMPATIBLE"}
+_FIXED_WITH_AVX2 = {
+    "ATEN_CPU_CAPABILITY": "avx2",
+    "OPENBLAS_CORETYPE": "Haswell",
+    "NPY_DISABLE_CPU_FEATURES": "AVX512F AVX512CD AVX512_KNL AVX512_KNM AVX512_SKX AVX512_CLX AVX512_CNL AVX512_ICL",
+}
+"""Not for other processors: these would execute instructions that they lack."""
 VERBOSE = "LOWERDECK_VERBOSE"
 """Set to 1 to show the warnings of libraries."""
 
 
 def fixed_environment() -> dict[str, str]:
     """The variables that must be set before a stage starts."""
-    fixed = dict(_FIXED_ENVIRONMENT)
+    fixed = _FIXED_ENVIRONMENT | (_FIXED_WITH_AVX2 if _has_avx2() else {})
     if not os.environ.get(VERBOSE):
         fixed["TORCH_LOGS"] = os.environ.get("TORCH_LOGS", "-all")
     return fixed
+
+
+def _has_avx2() -> bool:
+    """Whether the first processor's line of features names AVX2; False where the system does not tell."""
+    try:
+        with Path("/proc/cpuinfo").open() as lines:
+            return "avx2" in next((line for line in lines if line.startswith("flags")), "").split()
+    except OSError:
+        return False
 
 
 def fix_environment(module: str) -> None:

@@ -54,7 +54,7 @@ class Libraries:
     """Variables to set before the imports, unless the user has set them."""
 
 
-_READ_AT_IMPORT = ("PYTHON", "LD_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_")
+_READ_AT_IMPORT = ("PYTHON", "LD_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "NPY_")
 LOWERING = Libraries(
     modules=(
         "torch",
@@ -72,7 +72,7 @@ LOWERING = Libraries(
         *("ai_edge_litert.interpreter", "executorch.devtools.bundled_program", "executorch.extension.flat_tensor"),
         "scipy.stats",
     ),
-    read_at_import=(*_READ_AT_IMPORT, "ONEDNN_", "TORCH", "PYTORCH"),
+    read_at_import=(*_READ_AT_IMPORT, "ATEN_", "ONEDNN_", "TORCH", "PYTORCH"),
 )
 TRACKING = Libraries(
     modules=(
