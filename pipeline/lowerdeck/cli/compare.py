@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lowerdeck.cli.commands import HELP
 from lowerdeck.contracts.errors import LowerdeckError
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def add(commands: Any) -> None:
     """Add the command to the parser of `lowerdeck`."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "compare",
-        help="show builds side by side: a sweep, runs, git revisions",
+        help=HELP["compare"],
         description="Shows builds side by side. Without a SELECTOR: the points of the latest sweep, or all "
         "recorded builds if there is none. docs/compare.md explains tables and page.",
     )
