@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from lowerdeck.comparison.builds import ComparedBuild
     from lowerdeck.comparison.comparison import Comparison
     from lowerdeck.config.schema import TrackingConfig
-    from lowerdeck.tracking.runs import RecordedRun
+    from lowerdeck.tracking.recorded_run import RecordedRun
 
 STANDARD_OUTPUT = "-"
 _GIT = "git:"
@@ -122,7 +122,7 @@ def _builds(tracking: TrackingConfig, selectors: Sequence[str]) -> tuple[str, li
             raise LowerdeckError(f"no build was recorded yet: {ui.RECORDING_ADVICE}")
         title = f"Sweep {sweep}" if sweep else f"Experiment {tracking.experiment}"
         return title, _with_lost_points(tracking, found, [sweep] if sweep else [])
-    recorded: dict[str, runs.RecordedRun] = {}
+    recorded: dict[str, RecordedRun] = {}
     others: dict[str, ComparedBuild] = {}
     sweeps: list[str] = []
     for selector in selectors:

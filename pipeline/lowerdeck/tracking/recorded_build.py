@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lowerdeck.artifacts import paths
+from lowerdeck.config.compare_section import compare_section
 from lowerdeck.config.compose import compose
 from lowerdeck.config.load import config_of, read_config
 from lowerdeck.config.schema import CompareConfig, Config, TrackingConfig
@@ -16,7 +17,7 @@ from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.tracking.runs import find_runs, read_artifact, with_details
 
 if TYPE_CHECKING:
-    from lowerdeck.tracking.runs import RecordedRun
+    from lowerdeck.tracking.recorded_run import RecordedRun
 
 PARAMS = Path("params.yaml")
 CONF = Path("conf")
@@ -61,7 +62,7 @@ def compare_config() -> CompareConfig:
     Raises:
         ConfigurationError: the configuration is invalid.
     """
-    return compose(PARAMS, CONF).compare if PARAMS.is_file() else CompareConfig()
+    return compare_section(PARAMS, CONF) if PARAMS.is_file() else CompareConfig()
 
 
 def find_run(tracking: TrackingConfig, selector: str) -> RecordedRun:
