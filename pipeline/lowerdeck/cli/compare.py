@@ -205,6 +205,8 @@ def _paired(tracking: TrackingConfig, builds: Sequence[ComparedBuild]) -> dict[s
 
     answers: dict[str, bool] = {}
     for column, near in paired.candidates(builds):
+        if len(near) < 2:
+            continue
         by_run = {build.run_id: build.label for build in near if build.run_id is not None}
         read = read_artifacts(tracking, list(by_run), paths.CONFUSION.name)
         pairs = {by_run[run]: data for run, data in read.items()}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from lowerdeck.artifacts import paths
 from lowerdeck.config.compare_section import compare_section
 from lowerdeck.config.compose import compose
-from lowerdeck.config.load import config_of, read_config
+from lowerdeck.config.load import config_of, read_section
 from lowerdeck.config.schema import CompareConfig, Config, TrackingConfig
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.tracking.runs import find_runs, read_artifact, with_details
@@ -53,7 +53,7 @@ def tracking_config() -> TrackingConfig:
     Raises:
         ConfigurationError: the file cannot be read.
     """
-    return (read_config(paths.CONFIG) if paths.CONFIG.is_file() else compose(PARAMS, CONF)).tracking
+    return read_section(paths.CONFIG, TrackingConfig) if paths.CONFIG.is_file() else compose(PARAMS, CONF).tracking
 
 
 def compare_config() -> CompareConfig:
