@@ -86,6 +86,7 @@ def run(options: argparse.Namespace) -> None:
             _write(Path(wanted), texts[name])
     if not printed:
         _print(options, comparison, output)
+    sys.stdout.flush()  # recording takes seconds, most of them for importing MLflow
     if tracking.enabled and not options.no_log:
         _log(tracking, title, comparison, texts | {"compare.html": page.render(comparison, title, None)})
 

@@ -11,6 +11,7 @@ from lowerdeck.config.options import conf_folders
 from lowerdeck.config.problems import validate
 from lowerdeck.config.schema import CompareConfig
 from lowerdeck.config.yaml_text import read_mapping
+from lowerdeck.contracts.errors import ConfigurationError
 
 _MENTION = re.compile(rb"\bcompare\b")
 _PRIMARY = "config.yaml"
@@ -39,11 +40,13 @@ def _values_of_primary(params: Path, conf_dir: Path) -> dict[str, Any] | None:
     options = (path for folder in folders for path in folder.rglob("*.yaml") if path not in shadowed)
     if primary is None or any(_mentions(path) for path in (params, *options)):
         return None
-    text = primary.read_text(encoding="utf-8", errors="replace")
+    try:
+        values = read_mapping(primary)
+    except ConfigurationError:
+        return None
+    text, section = primary.read_text(encoding="utf-8"), values.get("compare", {})
     if any(mark in text for mark in _COMPOSED):
         return None
-    values = read_mapping(primary)
-    section = values.get("compare", {})
     return section if isinstance(section, dict) and "compare" not in str(values.get("defaults")) else None
 
 
