@@ -53,7 +53,7 @@ def test_a_template_is_compiled_once(tmp_path: Path, compiled: list[str]) -> Non
     assert compiled == ["parts/page.html.j2"]
 
 
-def test_another_text_and_other_options_are_compiled_anew(tmp_path: Path, compiled: list[str]) -> None:
+def test_another_text_and_other_options_are_compiled_again(tmp_path: Path, compiled: list[str]) -> None:
     assert rendered(tmp_path) != rendered(tmp_path, TEXT + "!")
     rendered(tmp_path, TEXT + "!", "b")
     assert len(compiled) == 3

@@ -208,7 +208,7 @@ def test_a_transaction_that_a_killed_process_left_is_rolled_back(
     copied = copy_of(database, tmp_path)
     program = (
         "import os, sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('PRAGMA cache_size = 1'); "
-        "c.execute('PRAGMA cache_spill = 1'); c.execute(\"UPDATE params SET value = 'spoilt'\"); os._exit(0)"
+        "c.execute('PRAGMA cache_spill = 1'); c.execute(\"UPDATE params SET value = 'changed'\"); os._exit(0)"
     )
     subprocess.run([sys.executable, "-c", program, str(copied)], check=True)
     assert (tmp_path / "mlflow.db-journal").is_file()
