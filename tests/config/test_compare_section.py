@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -52,10 +53,10 @@ def test_it_is_that_of_the_whole_configuration(case: str, workspace: Path, monke
     if case == "by a group of this name":
         given(workspace, option="objective: [ram]\n")
     wanted = compose(Path("params.yaml"), Path("conf")).compare
-    composed = []
-    monkeypatch.setattr(module, "compose", lambda *paths: composed.append(paths) or compose(*paths))
+    composed = Mock(side_effect=compose)
+    monkeypatch.setattr(module, "compose", composed)
     assert compare_section(Path("params.yaml"), Path("conf")) == wanted
-    assert bool(composed) is not without_hydra
+    assert composed.called is not without_hydra
 
 
 @pytest.mark.parametrize(

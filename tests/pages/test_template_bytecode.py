@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import jinja2
@@ -15,10 +14,9 @@ TEXT = "{% for n in range(3) %}{{ n }},{% endfor %}{{ name }}"
 
 
 @pytest.fixture(autouse=True)
-def _bytecode_is_written(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _bytecode_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     monkeypatch.setattr(sys, "pycache_prefix", None)
-    return
 
 
 @pytest.fixture
@@ -35,11 +33,11 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def rendered(folder: Path, text: str = TEXT, options: str = "a", **environment: bool) -> str:
+def rendered(folder: Path, text: str = TEXT, options: str = "a") -> str:
     """By a new environment, as in a new process."""
     loader = jinja2.DictLoader({"parts/page.html.j2": text})
     cache = TemplateBytecode(folder, options)
-    made = jinja2.Environment(loader=loader, bytecode_cache=cache, autoescape=True, **environment)
+    made = jinja2.Environment(loader=loader, bytecode_cache=cache, autoescape=True)
     return made.get_template("parts/page.html.j2").render(name="<x>")
 
 
