@@ -35,7 +35,7 @@ def main() -> int:
 
 def render() -> str:
     """The whole page."""
-    return "\n".join([_HEAD, *_commands(cli._parser(), 2)])
+    return "\n".join([_HEAD, *_commands(cli.parser_of(None), 2)])
 
 
 def _commands(parser: argparse.ArgumentParser, level: int) -> Iterator[str]:

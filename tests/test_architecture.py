@@ -14,6 +14,10 @@ from pathlib import Path
 import pytest
 
 from lowerdeck import backends
+from lowerdeck.provenance import lineage
+from lowerdeck.tracking.record import record
+from lowerdeck.tracking.runs import find_runs
+from tests.handmade_build import write_build
 from tests.project import REPOSITORY, SOURCES, Project
 
 MODULES = sorted(path.relative_to(REPOSITORY).as_posix() for path in (REPOSITORY / "pipeline").rglob("*.py"))
@@ -66,6 +70,19 @@ def test_declaring_a_backend_imports_nothing_heavy(name: str) -> None:
 def test_the_front_of_a_stage_imports_the_standard_library_alone() -> None:
     imported = imported_by("from lowerdeck.execution import preload, stage_entry")
     assert imported & {*HEAVY, "numpy", "yaml", "pydantic", "omegaconf", "hydra"} == set()
+
+
+@pytest.mark.parametrize("command", ["report", "explain", "compare --no-log", "explain RUN", "ledger update RUN"])
+def test_what_shows_builds_imports_nothing_heavy(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each must answer within a second, while MLflow alone takes two to import, Hydra one and NumPy a tenth."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.chdir(tmp_path)
+    config = write_build()
+    record(config, lineage.trace(config))
+    (run,) = find_runs(config.tracking, selector=None)
+    arguments = command.replace("RUN", run.run_id).split()
+    imported = imported_by(f"from lowerdeck.cli.main import main\nassert main({arguments!r}) == 0", tmp_path)
+    assert imported & {*HEAVY, "hydra", "omegaconf", "sqlalchemy", "ruamel", "numpy", "scipy"} == set()
 
 
 def test_only_tracking_imports_mlflow_and_nothing_does_at_the_top_of_the_pipeline() -> None:

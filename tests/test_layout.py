@@ -23,7 +23,7 @@ EXCEPTIONS = {
         "runtime/test_twins_by_hand.py",
         "opened by the name of its delegate, as programs have it",
     ),
-    "cli/__main__.py": ("cli/test_main.py", "calls main and nothing else"),
+    "cli": ("cli/test_main.py", "main imports the module of a command by its name"),
     "compat": ("compat/test_replacement.py", "found by their places, and checked one by one"),
     "config/flavor_status.py": ("cli/test_doctor.py", "what it finds is what the commands print"),
     "config/reference.py": ("cli/test_conf.py", "what it says of a key is what the command prints"),

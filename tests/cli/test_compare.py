@@ -22,7 +22,7 @@ from lowerdeck.evaluation.intervals import wilson_interval
 from lowerdeck.provenance import lineage
 from lowerdeck.sweeps.folder import Folder, PointRecord
 from lowerdeck.tracking.record import record
-from lowerdeck.tracking.runs import KIND_TAG
+from lowerdeck.tracking.recorded_run import KIND_TAG
 from tests.handmade_build import write_build
 
 EVIL = '<img src=x onerror="alert(1)">'

@@ -1,5 +1,6 @@
 """The command `lowerdeck`."""
 
+import argparse
 import importlib.metadata
 import json
 import os
@@ -17,7 +18,8 @@ import pytest
 
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import write_table
-from lowerdeck.cli.main import main
+from lowerdeck.cli.commands import HELP
+from lowerdeck.cli.main import main, parser_of
 from lowerdeck.pages import dvc_plots_template
 from lowerdeck.tracking import ui
 from tests.backends.neutron import environments
@@ -325,12 +327,35 @@ def test_plugins_of_the_current_folder_are_found_by_the_installed_command(tmp_pa
 def test_help_imports_nothing_heavy() -> None:
     code = (
         "import atexit, sys; from lowerdeck.cli.main import main; "
-        "heavy = {'torch', 'mlflow', 'hydra', 'dvc', 'numpy', 'pydantic', 'jinja2', 'rich'}; "
+        "heavy = {'torch', 'mlflow', 'hydra', 'dvc', 'numpy', 'pydantic', 'jinja2', 'rich', 'dataclasses', 'json', "
+        "'lowerdeck.cli.compare'}; "
         "atexit.register(lambda: print(sorted(heavy & set(sys.modules)))); main(['--help'])"
     )
     environment = os.environ | {"PYTHONPATH": SOURCES}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def commands_of(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    (found,) = (action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    return dict(found)
+
+
+@pytest.mark.parametrize("command", HELP)
+def test_a_command_is_the_same_when_its_module_alone_is_imported(command: str) -> None:
+    alone, everything = parser_of(command), parser_of(None)
+    assert alone.format_help() == everything.format_help() == parser_of("").format_help()
+    assert list(commands_of(alone)) == list(commands_of(everything)) == list(HELP)
+    described = commands_of(alone)[command].format_help()
+    assert described == commands_of(everything)[command].format_help()
+    assert command in ("repro", "plots-template") or described != commands_of(parser_of(""))[command].format_help()
+
+
+def test_an_unknown_command_lists_all(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["compair"])
+    error = capsys.readouterr().err
+    assert all(f"'{command}'" in error for command in HELP)
 
 
 def test_the_version_is_that_of_the_installed_package(capsys: pytest.CaptureFixture[str]) -> None:

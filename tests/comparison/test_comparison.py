@@ -16,7 +16,7 @@ from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.evaluation.intervals import wilson_interval
 from lowerdeck.pages.comparison import page
 from lowerdeck.pages.comparison.plots import labelled_ticks, ticks
-from lowerdeck.tracking.runs import RecordedRun
+from lowerdeck.tracking.recorded_run import RecordedRun
 from lowerdeck.tracking.ui import Location
 from tests.handmade_build import write_build
 

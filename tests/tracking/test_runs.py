@@ -11,8 +11,9 @@ from lowerdeck.artifacts import paths
 from lowerdeck.config.schema import TrackingConfig
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.provenance import lineage
-from lowerdeck.tracking import runs
+from lowerdeck.tracking import local_database, reader, runs
 from lowerdeck.tracking.record import record
+from lowerdeck.tracking.recorded_run import KIND_TAG
 from tests.handmade_build import write_build
 
 NAME = "tiny neutron_imxrt700 int8 reference"
@@ -39,13 +40,21 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str
             tags = {"sweep.id": sweep, "sweep.name": name, "sweep.point": "0"}
             run = client.create_run(experiment, start_ms + offset_ms, tags, f"point {offset_ms}")
             ids.append(run.info.run_id)
-        client.create_run(experiment, start_ms + 9, {runs.KIND_TAG: "comparison"}, NAME)
+        client.create_run(experiment, start_ms + 9, {KIND_TAG: "comparison"}, NAME)
         yield dict(zip(("first", "second", "point 1", "point 3", "point 2"), ids, strict=True))
 
 
 @pytest.fixture(autouse=True)
 def _in_new_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(autouse=True, params=["sqlite3", "MLflow"])
+def read_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Every test reads the database with sqlite3, and again with MLflow as if its tables were of another version."""
+    if request.param == "MLflow":
+        monkeypatch.setattr(local_database, "SCHEMA", "of another version")
+    return str(request.param)
 
 
 @pytest.fixture
@@ -83,7 +92,7 @@ def test_many_runs_come_in_pages(
     recorded: dict[str, str], config: TrackingConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = found(config, None)
-    monkeypatch.setattr(runs, "_MAX_PER_PAGE", 2)
+    monkeypatch.setattr(reader, "_MAX_PER_PAGE", 2)
     assert found(config, None) == whole
     assert len(whole) == 5
 

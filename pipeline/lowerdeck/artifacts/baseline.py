@@ -13,8 +13,6 @@ from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import replacing_file, require_file, write_table
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.evaluation import LayerMetrics, Outputs, OutputSpec, SampleOutputs
-from lowerdeck.formats import tensor_rows
-from lowerdeck.formats.tensor_rows import RowSpec
 
 _SAMPLES = "samples"
 
@@ -36,6 +34,9 @@ def write_baseline(
     Raises:
         LowerdeckError: an output has another shape for one sample than for another.
     """
+    from lowerdeck.formats import tensor_rows
+    from lowerdeck.formats.tensor_rows import RowSpec
+
     with replacing_file(paths.BASELINE) as temporary:
         tensors: dict[str, Any] = {}
         for row, sample in enumerate(outputs):
@@ -71,6 +72,8 @@ def _named(sample: SampleOutputs, specs: Sequence[OutputSpec]) -> dict[str, Any]
 
 def read_baseline() -> tuple[Outputs, list[int]]:
     """The outputs that `write_baseline` wrote, left on disk until they are used, and the indices of their samples."""
+    from lowerdeck.formats import tensor_rows
+
     tensors, metadata = tensor_rows.open_rows(require_file(paths.BASELINE))
     specs = tuple(OutputSpec(**spec) for spec in json.loads(metadata["about"])["outputs"])
     programs = dict.fromkeys(name.partition("/")[0] for name in tensors if name != _SAMPLES)

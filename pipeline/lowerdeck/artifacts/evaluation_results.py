@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import write_bytes, write_json, write_table
@@ -16,7 +16,9 @@ from lowerdeck.artifacts.task_pictures import write_pictures
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.evaluation.defects import defects
 from lowerdeck.evaluation.intervals import HIGH, LOW, wilson_interval
-from lowerdeck.evaluation.task_metrics import Measured
+
+if TYPE_CHECKING:
+    from lowerdeck.evaluation.task_metrics import Measured
 
 
 def write_evaluation(

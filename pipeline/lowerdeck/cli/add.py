@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from lowerdeck.cli.commands import HELP
 from lowerdeck.cli.completion import complete_with
 
 PARAMS = Path("params.yaml")
@@ -15,7 +16,7 @@ def add(commands: Any) -> None:
     """Add the command to the parser of `lowerdeck`."""
     from lowerdeck.workspace.stubs import KINDS
 
-    command = commands.add_parser("add", help="add a model, dataset, metric, task, target or device of your own")
+    command = commands.add_parser("add", help=HELP["add"])
     command.description = (
         "Write a new part: its module in plugins/, its option in conf/ and its test in tests/. It builds as it is; "
         "then edit it."

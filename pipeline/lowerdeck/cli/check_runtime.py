@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lowerdeck.cli.commands import HELP
 from lowerdeck.contracts.errors import LowerdeckError
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 def add(commands: Any) -> None:
     """Add the command to the parser of `lowerdeck`."""
-    command = commands.add_parser("check-runtime", help="check whether a runtime has all that a .pte needs")
+    command = commands.add_parser("check-runtime", help=HELP["check-runtime"])
     command.description = "Exits with 1, naming every missing operator, where the runtime cannot execute the program."
     command.add_argument("program", type=Path, metavar="PROGRAM.pte")
     command.add_argument("image", type=Path, metavar="IMAGE.yaml", help="`lowerdeck devices image NAME` prints one")

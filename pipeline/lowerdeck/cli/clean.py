@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lowerdeck.cli.commands import HELP
 from lowerdeck.contracts.errors import LowerdeckError
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def add(commands: Any) -> None:
     """Add the command to the parser of `lowerdeck`."""
     command = commands.add_parser(
         "clean",
-        help="remove old builds, sweeps, results, runs and cached files that nobody keeps",
+        help=HELP["clean"],
         description=_DESCRIPTION,
     )
     command.add_argument(

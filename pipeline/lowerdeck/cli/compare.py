@@ -9,13 +9,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lowerdeck.cli.commands import HELP
 from lowerdeck.contracts.errors import LowerdeckError
 
 if TYPE_CHECKING:
     from lowerdeck.comparison.builds import ComparedBuild
     from lowerdeck.comparison.comparison import Comparison
     from lowerdeck.config.schema import TrackingConfig
-    from lowerdeck.tracking.runs import RecordedRun
+    from lowerdeck.tracking.recorded_run import RecordedRun
 
 STANDARD_OUTPUT = "-"
 _GIT = "git:"
@@ -27,7 +28,7 @@ def add(commands: Any) -> None:
     """Add the command to the parser of `lowerdeck`."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "compare",
-        help="show builds side by side: a sweep, runs, git revisions",
+        help=HELP["compare"],
         description="Shows builds side by side. Without a SELECTOR: the points of the latest sweep, or all "
         "recorded builds if there is none. docs/compare.md explains tables and page.",
     )
@@ -85,6 +86,7 @@ def run(options: argparse.Namespace) -> None:
             _write(Path(wanted), texts[name])
     if not printed:
         _print(options, comparison, output)
+    sys.stdout.flush()  # recording takes seconds, most of them for importing MLflow
     if tracking.enabled and not options.no_log:
         _log(tracking, title, comparison, texts | {"compare.html": page.render(comparison, title, None)})
 
@@ -121,7 +123,7 @@ def _builds(tracking: TrackingConfig, selectors: Sequence[str]) -> tuple[str, li
             raise LowerdeckError(f"no build was recorded yet: {ui.RECORDING_ADVICE}")
         title = f"Sweep {sweep}" if sweep else f"Experiment {tracking.experiment}"
         return title, _with_lost_points(tracking, found, [sweep] if sweep else [])
-    recorded: dict[str, runs.RecordedRun] = {}
+    recorded: dict[str, RecordedRun] = {}
     others: dict[str, ComparedBuild] = {}
     sweeps: list[str] = []
     for selector in selectors:
@@ -204,6 +206,8 @@ def _paired(tracking: TrackingConfig, builds: Sequence[ComparedBuild]) -> dict[s
 
     answers: dict[str, bool] = {}
     for column, near in paired.candidates(builds):
+        if len(near) < 2:
+            continue
         by_run = {build.run_id: build.label for build in near if build.run_id is not None}
         read = read_artifacts(tracking, list(by_run), paths.CONFUSION.name)
         pairs = {by_run[run]: data for run, data in read.items()}

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable
 from typing import Any
 
+from lowerdeck.cli.commands import HELP
 
-def add(commands: Any, parser: Callable[[], argparse.ArgumentParser]) -> None:
-    """Add the command to the parser of `lowerdeck`; `parser` makes that parser again."""
-    command = commands.add_parser("completion", help="print the completion of this command for a shell")
+
+def add(commands: Any) -> None:
+    """Add the command to the parser of `lowerdeck`."""
+    command = commands.add_parser("completion", help=HELP["completion"])
     command.add_argument("shell", choices=("bash", "zsh", "tcsh"))
-    command.set_defaults(run=lambda options: _print(parser(), options.shell))
+    command.set_defaults(run=_print)
 
 
 def complete_with(argument: argparse.Action, names: str) -> None:
@@ -25,7 +26,9 @@ def complete_with(argument: argparse.Action, names: str) -> None:
     vars(argument)["complete"] = {"bash": function, "zsh": function, "tcsh": f"`{asked}`", "preamble": preamble}
 
 
-def _print(parser: argparse.ArgumentParser, shell: str) -> None:
+def _print(options: argparse.Namespace) -> None:
     import shtab
 
-    print(shtab.complete(parser, shell))
+    from lowerdeck.cli.main import parser_of
+
+    print(shtab.complete(parser_of(None), options.shell))

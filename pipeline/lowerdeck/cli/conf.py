@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from lowerdeck.cli.commands import HELP
 from lowerdeck.cli.completion import complete_with
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 
@@ -20,7 +21,7 @@ PARAMS = Path("params.yaml")
 
 def add(commands: Any) -> None:
     """Add the command to the parser of `lowerdeck`."""
-    command = commands.add_parser("conf", help="explain the configuration: all groups, one group, or one key")
+    command = commands.add_parser("conf", help=HELP["conf"])
     command.description = (
         "Without KEY: every group with its options, the chosen one marked. With a group: what its options are for. "
         "With a key such as quantization.scheme: its type, default and value, and where that is set."

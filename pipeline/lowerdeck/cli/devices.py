@@ -9,6 +9,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from lowerdeck.cli.commands import HELP
 from lowerdeck.contracts.errors import LowerdeckError
 
 
@@ -38,8 +39,7 @@ class Status:
 
 def add(commands: Any) -> None:
     """Add the command to the parser of `lowerdeck`."""
-    text = "list the devices of conf/device and what is missing to use them, or check one"
-    command = commands.add_parser("devices", help=text)
+    command = commands.add_parser("devices", help=HELP["devices"])
     command.add_argument("--json", action="store_true", help="print them as JSON")
     command.set_defaults(run=_list)
     actions = command.add_subparsers(metavar="ACTION")

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lowerdeck.cli.commands import HELP
 from lowerdeck.cli.completion import complete_with
 from lowerdeck.contracts.errors import LowerdeckError
 
@@ -39,9 +40,7 @@ class Check:
 
 def add(commands: Any) -> None:
     """Add the command to the parser of `lowerdeck`."""
-    command = commands.add_parser(
-        "doctor", help="check what a target needs and has; exit with 1 if something is missing"
-    )
+    command = commands.add_parser("doctor", help=HELP["doctor"])
     target = command.add_argument(
         "--target", metavar="OPTION", help="of conf/target (default: the one that params.yaml chooses)"
     )

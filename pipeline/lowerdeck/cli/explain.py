@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from lowerdeck.cli.commands import HELP
 from lowerdeck.contracts.errors import LowerdeckError
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def add(commands: Any) -> None:
     """Add the command to the parser of `lowerdeck`."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "explain",
-        help="explain why nodes are not delegated, and what would make them delegable",
+        help=HELP["explain"],
         description="Shows which changes would free what stays on the CPU, then the reasons, most MACs first; writes "
         "build/explain.html with the whole graph. A PLAN is a plan.json, a git revision or an MLflow run.",
     )

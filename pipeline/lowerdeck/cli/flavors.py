@@ -9,6 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lowerdeck.cli.commands import HELP
+
 if TYPE_CHECKING:
     from lowerdeck.config.flavor_status import Status
 
@@ -18,7 +20,7 @@ PARAMS = Path("params.yaml")
 
 def add(commands: Any) -> None:
     """Add the command to the parser of `lowerdeck`."""
-    command = commands.add_parser("flavors", help="list the converters of conf/flavor and which of them can be used")
+    command = commands.add_parser("flavors", help=HELP["flavors"])
     command.add_argument("--json", action="store_true", help="print them as JSON")
     command.add_argument(
         "--timeout",

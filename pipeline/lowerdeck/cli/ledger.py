@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lowerdeck.cli.commands import HELP
 from lowerdeck.contracts.errors import LowerdeckError
 
 if TYPE_CHECKING:
@@ -21,9 +22,7 @@ LEDGER = Path("docs/ledger")
 
 def add(commands: Any) -> None:
     """Add the command to the parser of `lowerdeck`."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "ledger", help="write the metrics of builds to docs/ledger, and show regressions", description=__doc__
-    )
+    parser: argparse.ArgumentParser = commands.add_parser("ledger", help=HELP["ledger"], description=__doc__)
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     update = actions.add_parser("update", help="write the entry of the build in build/, or those of recorded builds")
     update.add_argument(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lowerdeck.artifacts import paths
+from lowerdeck.cli.commands import HELP
 from lowerdeck.contracts.errors import LowerdeckError, ProgramError
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 def add(commands: Any) -> None:
     """Add the command to the parser of `lowerdeck`."""
-    command = commands.add_parser("measure", help="execute and time a .pte on a device, and compare it with this host")
+    command = commands.add_parser("measure", help=HELP["measure"])
     command.description = (
         "Execute and time a .pte on a device. The stage `measure` does so in a build; this command changes no build."
     )

@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from lowerdeck import backends
+from lowerdeck.cli.commands import HELP
 from lowerdeck.contracts.errors import LowerdeckError
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ def add(commands: Any) -> None:
     """Add the command to the parser of `lowerdeck`."""
     command = commands.add_parser(
         "operators",
-        help="lower and execute every operator that documentation lists, and compare with docs/operators",
+        help=HELP["operators"],
     )
     command.description = (
         "Lower a minimal module for every row and every constraint of a backend's operator tables with the installed "

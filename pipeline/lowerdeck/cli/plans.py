@@ -14,7 +14,7 @@ from lowerdeck.contracts.plan import DelegationPlan
 from lowerdeck.report.build import RunPage
 
 if TYPE_CHECKING:
-    from lowerdeck.tracking.runs import RecordedRun
+    from lowerdeck.tracking.recorded_run import RecordedRun
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ import difflib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lowerdeck.cli.commands import HELP
 from lowerdeck.contracts.errors import LowerdeckError
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def add(commands: Any) -> None:
     """Add the command to the parser of `lowerdeck`."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "promote",
-        help="make params.yaml build what a run recorded, and check that it does",
+        help=HELP["promote"],
         description="Write params.yaml so that `dvc repro` builds what a run recorded, build it as far as the .pte, "
         "and compare its SHA-256 with the run's.",
     )

@@ -7,10 +7,12 @@ import dataclasses
 import json
 from typing import Any
 
+from lowerdeck.cli.commands import HELP
+
 
 def add(commands: Any) -> None:
     """Add the command to the parser of `lowerdeck`."""
-    text = "scales, ranges, clipped shares and SQNR of every quantized tensor, worst first"
+    text = HELP["quantization"]
     parser: argparse.ArgumentParser = commands.add_parser("quantization", help=text, description=f"Print {text}.")
     parser.add_argument("--top", type=int, metavar="N", help="only the N worst")
     parser.add_argument("--json", action="store_true", help="print JSON, with all channels")

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+from lowerdeck.cli.commands import HELP
 from lowerdeck.contracts.errors import ConfigurationError
 
 
@@ -16,7 +17,7 @@ def add(commands: Any) -> None:
     """Add the command to the parser of `lowerdeck`."""
     command = commands.add_parser(
         "repro",
-        help="`dvc repro` with stages side by side, after restoring what a killed DVC left damaged",
+        help=HELP["repro"],
         # All arguments are DVC's, so that none of them is an option here.
         prefix_chars="\0",
         add_help=False,

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lowerdeck.cli.commands import HELP
 from lowerdeck.contracts.errors import LowerdeckError
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def add(commands: Any) -> None:
     """Add the command to the parser of `lowerdeck`."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "sensitivity",
-        help="rank layers by the accuracy that quantizing each costs, and find those to leave float",
+        help=HELP["sensitivity"],
         description="Measures the build in build/, which must be completed through calibrate. The same "
         "command continues an interrupted run. It never uses the evaluation set, so the result can be evaluated on it.",
     )

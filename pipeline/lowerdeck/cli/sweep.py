@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lowerdeck.cli.commands import HELP
 from lowerdeck.contracts.errors import LowerdeckError
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def add(commands: Any) -> None:
     """Add the command to the parser of `lowerdeck`."""
     command = commands.add_parser(
         "sweep",
-        help="build many points of the configuration, running shared stages once",
+        help=HELP["sweep"],
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -6,12 +6,13 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from lowerdeck.cli.commands import HELP
 from lowerdeck.cli.completion import complete_with
 
 
 def add(commands: Any) -> None:
     """Add the commands to the parser of `lowerdeck`."""
-    init = commands.add_parser("init", help="make a workspace in this folder or in DIR")
+    init = commands.add_parser("init", help=HELP["init"])
     init.description = (
         "Make a workspace: params.yaml, dvc.yaml, conf/, stages/, data/ and plugins/, with git and DVC where they are "
         "missing. It builds at once: `lowerdeck repro`. Files that are there stay; if one is in the way, nothing is "
@@ -28,7 +29,7 @@ def add(commands: Any) -> None:
     complete_with(example, "init --list | cut -d' ' -f1")
     init.add_argument("--list", action="store_true", help="list the examples instead")
     init.set_defaults(run=_init)
-    upgrade = commands.add_parser("upgrade", help="bring a workspace up to date with the installed package")
+    upgrade = commands.add_parser("upgrade", help=HELP["upgrade"])
     upgrade.description = (
         "Bring the files that `lowerdeck init` wrote up to date and the configuration to today's keys. Files that you "
         "edited stay as they are; where the package's have changed too, the differences are shown."

@@ -6,8 +6,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 
 from lowerdeck.evaluation.intervals import HIGH, LOW
+from lowerdeck.evaluation.metric_names import DESCRIPTIONS, DROPS
 
 
 class State(StrEnum):
@@ -52,6 +54,18 @@ class ComparedBuild:
     run_id: str | None = None
     links: Mapping[str, str] = field(default_factory=dict)
     """Name of a file or page of the build -> address."""
+
+    @cached_property
+    def described(self) -> Mapping[str, str]:
+        """Metric -> what the task says of it: its values for all programs, and their drops."""
+        found: dict[str, str] = {}
+        for key, text in self.texts.items():
+            if key.startswith(DESCRIPTIONS):
+                name = key.removeprefix(DESCRIPTIONS)
+                found |= {f"{program}_{name}": text for program in ("float", "quantized", "delegated")}
+                lower = text.replace("max", "min")
+                found |= {f"{drop}_{name}": lower for drop, _, _ in DROPS}
+        return found
 
     @property
     def has_metrics(self) -> bool:

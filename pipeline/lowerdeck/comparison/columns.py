@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
@@ -11,7 +11,6 @@ from typing import Literal
 from lowerdeck.comparison.builds import ComparedBuild
 from lowerdeck.contracts.devices import OWN_ESTIMATES, OWN_TOOL
 from lowerdeck.evaluation.intervals import HIGH, LOW
-from lowerdeck.evaluation.task_metrics import DESCRIPTIONS, DROPS
 
 Direction = Literal["max", "min"]
 
@@ -134,7 +133,7 @@ def kind_of(metric: str) -> Kind:
 
 def kind_in(build: ComparedBuild, metric: str) -> Kind:
     """The kind of a build's metric: outputs on a device are as real as the device."""
-    if metric in _described(build.texts):
+    if metric in build.described:
         return Kind.MEASURED
     if metric.startswith("device_"):
         return _BY_FIRST_WORD.get(build.texts.get("device_provenance", "").partition(" ")[0], Kind.ON_DEVICE)
@@ -163,27 +162,14 @@ def columns_of(builds: Sequence[ComparedBuild]) -> list[Column]:
     """All columns with a value of any of `builds`, the most important first."""
     found = set()
     for build in builds:
-        described = _described(build.texts)
         for metric in build.metrics:
             if metric.rpartition(".")[2] in _NOT_OF_THE_BUILD or metric.endswith((LOW, HIGH)):
                 continue
             kind = kind_in(build, metric)
             source = source_of(build, kind, metric)
-            found.add(Column(metric=metric, kind=kind, source=source, described=described.get(metric, "")))
+            found.add(Column(metric=metric, kind=kind, source=source, described=build.described.get(metric, "")))
     order = {metric: position for position, metric in enumerate(_FIRST)}
     return sorted(found, key=lambda column: (order.get(column.metric, len(order)), column.metric, column.source))
-
-
-def _described(texts: Mapping[str, str]) -> dict[str, str]:
-    """Metric -> what the task of a build says of it: its values for all programs, and their drops."""
-    found: dict[str, str] = {}
-    for key, text in texts.items():
-        if key.startswith(DESCRIPTIONS):
-            name = key.removeprefix(DESCRIPTIONS)
-            found |= {f"{program}_{name}": text for program in ("float", "quantized", "delegated")}
-            lower = text.replace("max", "min")
-            found |= {f"{drop}_{name}": lower for drop, _, _ in DROPS}
-    return found
 
 
 def resolve_columns(name: str, columns: Iterable[Column]) -> list[Column]:

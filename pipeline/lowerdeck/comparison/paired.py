@@ -6,16 +6,16 @@ import csv
 import io
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any
 
 from lowerdeck.comparison.builds import ComparedBuild
 from lowerdeck.comparison.columns import Column, columns_of
 from lowerdeck.comparison.marks import best, distinguishable, pair_key
 from lowerdeck.evaluation.intervals import paired_difference
-from lowerdeck.evaluation.resampling import differ
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 _PROGRAMS = ("delegated_accuracy", "quantized_accuracy")
 """Confusion pairs belong to the first of these metrics that was measured."""
@@ -45,6 +45,8 @@ def drawn_tests(
         draws: Label -> metric -> its value in every draw; equal draws belong to equal evaluation samples.
         builds: Builds in any order; those without draws are left out.
     """
+    from lowerdeck.evaluation.resampling import differ
+
     have = [build for build in builds if column.metric in draws.get(build.label, {})]
     found = {}
     for build, other in itertools.combinations(have, 2):
@@ -79,6 +81,8 @@ def _is_final_accuracy(column: Column, build: ComparedBuild) -> bool:
 
 def read_hits(text: str) -> npt.NDArray[np.bool_]:
     """Whether each sample was recognized, bool [n], from the `text` of a build's confusion.csv."""
+    import numpy as np
+
     return np.array([row["actual"] == row["predicted"] for row in csv.DictReader(io.StringIO(text))], dtype=bool)
 
 

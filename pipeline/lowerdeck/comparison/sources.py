@@ -14,11 +14,11 @@ from lowerdeck.comparison.recommendations import RAM_UNKNOWN
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.evaluation.defects import defects
 from lowerdeck.evaluation.gates import all_bounds, failed_gates
-from lowerdeck.evaluation.task_metrics import DESCRIPTIONS
+from lowerdeck.evaluation.metric_names import DESCRIPTIONS
 from lowerdeck.fingerprints.keys import NOT_OF_A_BUILD
 from lowerdeck.report import summary
 from lowerdeck.tracking.content import DEFECTS_TAG, flat_params, git_output
-from lowerdeck.tracking.runs import SWEEP_ID_TAG, RecordedRun
+from lowerdeck.tracking.recorded_run import SWEEP_ID_TAG, RecordedRun
 
 WORKSPACE = "workspace"
 """Selects the build in build/, committed or not; the term is DVC's."""

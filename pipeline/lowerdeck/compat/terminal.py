@@ -12,8 +12,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from lowerdeck.compat import rich as rich_replacements
-
 if TYPE_CHECKING:
     from rich.console import Console
     from tqdm import tqdm
@@ -75,6 +73,8 @@ def terminal_console(**options: Any) -> Console:
     In a pipe or a file a line is as long as its text, so that tables do not fold, unless COLUMNS is set.
     """
     from rich.console import Console
+
+    from lowerdeck.compat import rich as rich_replacements
 
     rich_replacements.STRIP_CONTROL_CODES.apply(escape_control_characters)
     console = Console(**options)

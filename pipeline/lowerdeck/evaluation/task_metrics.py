@@ -15,20 +15,16 @@ import numpy.typing as npt
 from lowerdeck.contracts.tasks import TaskMetric
 from lowerdeck.evaluation import fidelity
 from lowerdeck.evaluation.intervals import HIGH, LOW, paired_difference, share_with_interval
+from lowerdeck.evaluation.metric_names import DESCRIPTIONS, DROPS
 from lowerdeck.evaluation.records import ChosenTask, EvaluationRecords
 from lowerdeck.evaluation.resampling import Floats, interval, resampled
 
-DROPS = (("quantization_drop", "float", "quantized"), ("delegation_drop", "quantized", "delegated"))
-"""Name of a drop, and the programs before and after it."""
 NOT_MEASURED = "not measured"
 """Replaces the metric of a program that this host cannot execute."""
 NOT_DEFINED = "not defined"
 """Replaces a metric that the samples do not define, e.g. the recall of a class that does not occur."""
 PRIMARY = "primary_metric"
 """Key of metrics.json: the metric whose drop is `quantization_drop` and `delegation_drop`."""
-DESCRIPTIONS = "task_metrics."
-"""Prefix of texts in metrics.json: of each metric of the task `max` or `min`, the better values, and `share` for
-fractions."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,8 @@ from lowerdeck.config.schema import Config, TrackingConfig
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.plan import DelegationPlan
 from lowerdeck.tracking import recorded_build
-from lowerdeck.tracking.runs import RecordedRun, read_artifact, read_folder
+from lowerdeck.tracking.recorded_run import RecordedRun
+from lowerdeck.tracking.runs import read_artifact, read_folder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

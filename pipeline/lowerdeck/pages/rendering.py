@@ -6,11 +6,13 @@ import base64
 import hashlib
 from functools import cache
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import jinja2
 from markupsafe import Markup
 
+from lowerdeck.pages.template_bytecode import TemplateBytecode
 from lowerdeck.tracking.address import LOCAL_PAGES
 
 _FILES = resources.files("lowerdeck.pages")
@@ -38,6 +40,8 @@ def _environment() -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        # This file has the options and filters.
+        bytecode_cache=TemplateBytecode(Path(__file__).parent, hashlib.sha256(Path(__file__).read_bytes()).hexdigest()),
     )
     environment.globals["local_pages"] = LOCAL_PAGES
     environment.filters |= {"thousands": "{:,}".format, "csp_digest": _csp_digest}

@@ -11,7 +11,7 @@ from lowerdeck.contracts.quantization import QuantizedTensor
 from lowerdeck.evaluation import gates
 from lowerdeck.evaluation.defects import defects
 from lowerdeck.evaluation.intervals import HIGH, LOW
-from lowerdeck.evaluation.task_metrics import DESCRIPTIONS
+from lowerdeck.evaluation.metric_names import DESCRIPTIONS
 from lowerdeck.explain.causes import causes
 from lowerdeck.explain.graph import PlanGraph
 from lowerdeck.firmware.memory_budget import MemoryBudget

@@ -12,7 +12,7 @@ from lowerdeck.contracts.devices import OWN_ESTIMATES, OWN_TOOL, Provenance
 from lowerdeck.evaluation import gates
 from lowerdeck.evaluation.defects import defects
 from lowerdeck.evaluation.intervals import HIGH, LOW
-from lowerdeck.evaluation.task_metrics import DESCRIPTIONS
+from lowerdeck.evaluation.metric_names import DESCRIPTIONS
 
 if TYPE_CHECKING:
     from lowerdeck.config.schema import Config

@@ -14,7 +14,8 @@ from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.execution.cleaning import Removable, Removables, is_inside, size_of
 from lowerdeck.tracking.address import database_file, tracking_uri
 from lowerdeck.tracking.content import run_name
-from lowerdeck.tracking.runs import SWEEP_ID_TAG, SWEEP_NAME_TAG, RecordedRun, find_runs
+from lowerdeck.tracking.recorded_run import SWEEP_ID_TAG, SWEEP_NAME_TAG, RecordedRun
+from lowerdeck.tracking.runs import find_runs
 from lowerdeck.tracking.store import BUILD_KEY_TAG, find_experiment, opened
 
 if TYPE_CHECKING:

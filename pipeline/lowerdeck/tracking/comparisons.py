@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from lowerdeck.artifacts.files import write_text
 from lowerdeck.fingerprints.digests import digest
 from lowerdeck.tracking.content import MAX_TAG_CHARACTERS
-from lowerdeck.tracking.runs import KIND_TAG
+from lowerdeck.tracking.recorded_run import KIND_TAG
 from lowerdeck.tracking.store import extended_upload_timeout, find_or_create_experiment, lock, opened
 
 if TYPE_CHECKING:

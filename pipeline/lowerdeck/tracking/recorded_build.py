@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lowerdeck.artifacts import paths
+from lowerdeck.config.compare_section import compare_section
 from lowerdeck.config.compose import compose
-from lowerdeck.config.load import config_of, read_config
+from lowerdeck.config.load import config_of, read_section
 from lowerdeck.config.schema import CompareConfig, Config, TrackingConfig
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.tracking.runs import find_runs, read_artifact, with_details
 
 if TYPE_CHECKING:
-    from lowerdeck.tracking.runs import RecordedRun
+    from lowerdeck.tracking.recorded_run import RecordedRun
 
 PARAMS = Path("params.yaml")
 CONF = Path("conf")
@@ -52,7 +53,7 @@ def tracking_config() -> TrackingConfig:
     Raises:
         ConfigurationError: the file cannot be read.
     """
-    return (read_config(paths.CONFIG) if paths.CONFIG.is_file() else compose(PARAMS, CONF)).tracking
+    return read_section(paths.CONFIG, TrackingConfig) if paths.CONFIG.is_file() else compose(PARAMS, CONF).tracking
 
 
 def compare_config() -> CompareConfig:
@@ -61,7 +62,7 @@ def compare_config() -> CompareConfig:
     Raises:
         ConfigurationError: the configuration is invalid.
     """
-    return compose(PARAMS, CONF).compare if PARAMS.is_file() else CompareConfig()
+    return compare_section(PARAMS, CONF) if PARAMS.is_file() else CompareConfig()
 
 
 def find_run(tracking: TrackingConfig, selector: str) -> RecordedRun:

@@ -2,65 +2,30 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import re
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.registry import components
-from lowerdeck.tracking.address import redact_credentials, run_address
+from lowerdeck.tracking.address import redact_credentials
 from lowerdeck.tracking.content import DETAILS
-from lowerdeck.tracking.store import TrackingStore, extended_upload_timeout, opened
+from lowerdeck.tracking.reader import Reader, reading
+from lowerdeck.tracking.recorded_run import NAME_TAG, SWEEP_ID_TAG, SWEEP_NAME_TAG, Condition, RecordedRun
 from lowerdeck.tracking.ui import locate
 
 if TYPE_CHECKING:
-    from mlflow.entities import Run
-
     from lowerdeck.config.schema import TrackingConfig
 
-KIND_TAG = "lowerdeck.kind"
-"""Tag of runs that are not builds, with their kind."""
-SWEEP_ID_TAG, SWEEP_NAME_TAG = "sweep.id", "sweep.name"
 MIN_PREFIX = 4
 """Least number of characters of an abbreviated id."""
-_MAX_PER_PAGE = 250
-"""Page size, at most 1,000 in MLflow. Only one page of MLflow's objects is in memory at a time."""
 _MAX_LISTED = 8
-_MAX_CONNECTIONS = 8
-"""Files that are read at the same time."""
 _COMPARES = re.compile(r"[=<>]|\b(I?LIKE|IN|IS)\b")
 """Matches MLflow filters but no names of runs or sweeps."""
 _ID_PREFIX = re.compile(rf"[0-9a-f]{{{MIN_PREFIX},32}}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class RecordedRun:
-    """The run of a build."""
-
-    run_id: str
-    name: str
-    status: str
-    """MLflow's status: FINISHED, FAILED, RUNNING, KILLED or SCHEDULED."""
-    start_time_ms: int
-    """Milliseconds since 1970, UTC."""
-    params: Mapping[str, str]
-    """The configuration, flat."""
-    metrics: Mapping[str, float]
-    """The latest value of each; NaN if it is no longer measured."""
-    tags: Mapping[str, str]
-    """Tags; `with_details` adds the texts that are in a file of the run."""
-    artifact_uri: str = ""
-    """Location of its files."""
-    address: str = ""
-    """Of its page."""
 
 
 def find_runs(config: TrackingConfig, *, selector: str | None) -> list[RecordedRun]:
@@ -77,10 +42,10 @@ def find_runs(config: TrackingConfig, *, selector: str | None) -> list[RecordedR
     Raises:
         LowerdeckError: nothing was recorded, nothing matches, a prefix matches several ids, or MLflow refuses.
     """
-    with _experiment(config) as (store, experiment_id):
+    with _experiment(config) as (reader, experiment_id):
         if selector is None:
-            return _search(store, experiment_id)
-        return _selected(store, experiment_id, selector.strip(), config.experiment)
+            return reader.search(experiment_id)
+        return _selected(reader, experiment_id, selector.strip())
 
 
 def sweeps_named(selector: str, runs: Sequence[RecordedRun]) -> list[str]:
@@ -95,11 +60,8 @@ def latest_sweep(config: TrackingConfig) -> str | None:
     Raises:
         LowerdeckError: nothing was recorded, or MLflow refuses.
     """
-    with _experiment(config) as (store, experiment_id):
-        latest = store.client.search_runs(
-            [experiment_id], f"tags.`{SWEEP_ID_TAG}` LIKE '%'", max_results=1, order_by=["attributes.start_time DESC"]
-        )
-    return latest[0].data.tags[SWEEP_ID_TAG] if latest else None
+    with _experiment(config) as (reader, experiment_id):
+        return reader.latest_tag(experiment_id, SWEEP_ID_TAG)
 
 
 def read_artifact(config: TrackingConfig, run_id: str, path: str) -> bytes:
@@ -113,12 +75,12 @@ def read_artifact(config: TrackingConfig, run_id: str, path: str) -> bytes:
     Raises:
         LowerdeckError: the run has no such file; lists those with similar names.
     """
-    with opened(config) as store, extended_upload_timeout():
-        files = _files_next_to(store, run_id, path)
+    with reading(config) as reader:
+        files = _files_next_to(reader, run_id, path)
         if path not in files:
             near, listed = components.did_you_mean(path, files, cutoff=0.5), ", ".join(sorted(files)) or "none there"
             raise LowerdeckError(f"the run {run_id} has no file {path!r}.{near} It has: {listed}")
-        return _download(store, run_id, path)
+        return reader.content(run_id, path)
 
 
 def with_details(config: TrackingConfig, runs: Sequence[RecordedRun]) -> list[RecordedRun]:
@@ -130,24 +92,12 @@ def with_details(config: TrackingConfig, runs: Sequence[RecordedRun]) -> list[Re
     lacking = [run for run in runs if not _has_details(run)]
     if not lacking:
         return list(runs)
-    with opened(config) as store, extended_upload_timeout(), ThreadPoolExecutor(_MAX_CONNECTIONS) as pool:
-        contents = pool.map(partial(_read_details, store.uri), lacking)
-        found = {run.run_id: content for run, content in zip(lacking, contents, strict=True) if content is not None}
+    with reading(config) as reader:
+        found = reader.contents(lacking, DETAILS)
     return [
         replace(run, tags=_details_of(run, found[run.run_id]) | dict(run.tags)) if run.run_id in found else run
         for run in runs
     ]
-
-
-def _read_details(uri: str, run: RecordedRun) -> bytes | None:
-    """The details of a run; None if it has none. MLflow's client would look up the run first, which takes longer."""
-    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
-
-    files: Any = get_artifact_repository(run.artifact_uri, tracking_uri=uri)  # untyped
-    if all(info.path != DETAILS for info in files.list_artifacts()):
-        return None
-    with tempfile.TemporaryDirectory() as temporary:
-        return Path(files.download_artifacts(DETAILS, temporary)).read_bytes()
 
 
 def _has_details(run: RecordedRun) -> bool:
@@ -164,9 +114,8 @@ def _details_of(run: RecordedRun, content: bytes) -> dict[str, str]:
 
 def read_folder(config: TrackingConfig, run_id: str, folder: str) -> dict[str, bytes]:
     """The content by path of the files in a folder of a run; empty if there is no such folder."""
-    with opened(config) as store, extended_upload_timeout():
-        names = sorted(_files_next_to(store, run_id, f"{folder}/"))
-        return {name: _download(store, run_id, name) for name in names}
+    with reading(config) as reader:
+        return {name: reader.content(run_id, name) for name in sorted(reader.files(run_id, folder))}
 
 
 def read_artifacts(config: TrackingConfig, run_ids: Sequence[str], path: str) -> dict[str, bytes]:
@@ -177,47 +126,41 @@ def read_artifacts(config: TrackingConfig, run_ids: Sequence[str], path: str) ->
     """
     if not run_ids:
         return {}
-    with opened(config) as store, extended_upload_timeout():
-        having = [run_id for run_id in run_ids if path in _files_next_to(store, run_id, path)]
-        return {run_id: _download(store, run_id, path) for run_id in having}
+    with reading(config) as reader:
+        having = [run_id for run_id in run_ids if path in _files_next_to(reader, run_id, path)]
+        return {run_id: reader.content(run_id, path) for run_id in having}
 
 
-def _files_next_to(store: TrackingStore, run_id: str, path: str) -> set[str]:
+def _files_next_to(reader: Reader, run_id: str, path: str) -> set[str]:
     """Paths of a run's files in the folder of `path`."""
-    folder = path.rpartition("/")[0] or None
-    return {info.path for info in store.client.list_artifacts(run_id, folder) if not info.is_dir}
-
-
-def _download(store: TrackingStore, run_id: str, path: str) -> bytes:
-    with tempfile.TemporaryDirectory() as temporary:
-        return Path(store.client.download_artifacts(run_id, path, temporary)).read_bytes()
+    return reader.files(run_id, path.rpartition("/")[0] or None)
 
 
 @contextmanager
-def _experiment(config: TrackingConfig) -> Iterator[tuple[TrackingStore, str]]:
-    """The opened store, and the experiment's id."""
+def _experiment(config: TrackingConfig) -> Iterator[tuple[Reader, str]]:
+    """What reads the runs, and the experiment's id."""
     experiment_id = locate(config).experiment_id
-    with opened(config) as store:
-        yield store, experiment_id
+    with reading(config) as reader:
+        yield reader, experiment_id
 
 
-def _selected(store: TrackingStore, experiment_id: str, selector: str, experiment: str) -> list[RecordedRun]:
+def _selected(reader: Reader, experiment_id: str, selector: str) -> list[RecordedRun]:
     if '"' not in selector:
-        for identifier in ("attributes.run_name", f"tags.`{SWEEP_NAME_TAG}`"):
-            if selector and (found := _search(store, experiment_id, f'{identifier} = "{selector}"')):
+        for tag in (NAME_TAG, SWEEP_NAME_TAG):
+            if selector and (found := reader.search(experiment_id, Condition(tag=tag, value=selector))):
                 return found
-    if _ID_PREFIX.fullmatch(selector) and (found := _by_id(store, experiment_id, selector)):
+    if _ID_PREFIX.fullmatch(selector) and (found := _by_id(reader, experiment_id, selector)):
         return found
     if _COMPARES.search(selector):
-        return _filtered(store, experiment_id, selector, experiment)
-    raise LowerdeckError(_not_found_message(store, experiment_id, selector, experiment))
+        return _filtered(reader, experiment_id, selector)
+    raise LowerdeckError(_not_found_message(reader, experiment_id, selector))
 
 
-def _filtered(store: TrackingStore, experiment_id: str, selector: str, experiment: str) -> list[RecordedRun]:
+def _filtered(reader: Reader, experiment_id: str, selector: str) -> list[RecordedRun]:
     from mlflow.exceptions import MlflowException
 
     try:
-        found = _search(store, experiment_id, selector)
+        found = reader.search_by_mlflow(experiment_id, selector)
     except MlflowException as error:
         if error.error_code != "INVALID_PARAMETER_VALUE":
             raise
@@ -226,18 +169,18 @@ def _filtered(store: TrackingStore, experiment_id: str, selector: str, experimen
             "    e.g. \"metrics.quantized_accuracy > 0.9 AND tags.target = 'xnnpack_cpu'\""
         ) from error
     if not found:
-        raise LowerdeckError(f"no build in the experiment {experiment!r} matches the filter {selector!r}")
+        raise LowerdeckError(f"no build in the experiment {reader.config.experiment!r} matches the filter {selector!r}")
     return found
 
 
-def _by_id(store: TrackingStore, experiment_id: str, prefix: str) -> list[RecordedRun]:
+def _by_id(reader: Reader, experiment_id: str, prefix: str) -> list[RecordedRun]:
     """The run, or the points of the sweep, with an id that starts with `prefix`.
 
     Raises:
         LowerdeckError: several runs or sweeps have such an id.
     """
-    runs = _search(store, experiment_id, f"attributes.run_id LIKE '{prefix}%'")
-    points = _search(store, experiment_id, f"tags.`{SWEEP_ID_TAG}` LIKE '{prefix}%'")
+    runs = reader.search(experiment_id, Condition(tag=None, value=prefix, is_prefix=True))
+    points = reader.search(experiment_id, Condition(tag=SWEEP_ID_TAG, value=prefix, is_prefix=True))
     sweeps = {point.tags[SWEEP_ID_TAG] for point in points}
     if prefix in sweeps:
         return [point for point in points if point.tags[SWEEP_ID_TAG] == prefix]
@@ -250,14 +193,13 @@ def _by_id(store: TrackingStore, experiment_id: str, prefix: str) -> list[Record
     return runs or points
 
 
-def _not_found_message(store: TrackingStore, experiment_id: str, selector: str, experiment: str) -> str:
-    runs = _search(store, experiment_id)
+def _not_found_message(reader: Reader, experiment_id: str, selector: str) -> str:
+    runs = reader.search(experiment_id)
     names = {run.name for run in runs} | {run.tags.get(SWEEP_NAME_TAG, "") for run in runs} - {""}
     sweeps = sorted({run.tags[SWEEP_ID_TAG] for run in runs if SWEEP_ID_TAG in run.tags})
     near = components.similar(selector, names | set(sweeps))
-    lines = [
-        f"no run or sweep in the experiment {experiment!r} of {redact_credentials(store.uri)} is called {selector!r}"
-    ]
+    place = f"the experiment {reader.config.experiment!r} of {redact_credentials(reader.uri)}"
+    lines = [f"no run or sweep in {place} is called {selector!r}"]
     lines += [f"    did you mean {near[0]!r}?"] if near else []
     lines += [f"    sweeps: {', '.join(sweeps[:_MAX_LISTED])}"] if sweeps else []
     lines += [f"    runs: {', '.join(sorted(names)[:_MAX_LISTED])}"] if names else []
@@ -266,49 +208,3 @@ def _not_found_message(store: TrackingStore, experiment_id: str, selector: str, 
         'filter such as "metrics.quantized_accuracy > 0.9"'
     )
     return "\n".join(lines)
-
-
-def _search(store: TrackingStore, experiment_id: str, filter_string: str = "") -> list[RecordedRun]:
-    """Builds that MLflow finds, page by page, without other kinds of runs."""
-    found: list[RecordedRun] = []
-    token: str | None = None
-    while True:
-        # A page consists of some ten thousand live objects: garbage collection takes twice as long as reading them.
-        with _without_garbage_collection():
-            page = store.client.search_runs(
-                [experiment_id],
-                filter_string,
-                max_results=_MAX_PER_PAGE,
-                order_by=["attributes.start_time ASC"],
-                page_token=token,
-            )
-            found += [_recorded(run, store.uri) for run in page if KIND_TAG not in run.data.tags]
-        token = page.token
-        if not token:
-            return found
-
-
-@contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """Turn off the collection of cyclic garbage within the block."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-def _recorded(run: Run, uri: str) -> RecordedRun:
-    return RecordedRun(
-        run_id=run.info.run_id,
-        name=run.info.run_name or "",
-        status=run.info.status,
-        start_time_ms=run.info.start_time,
-        params=run.data.params,
-        metrics=run.data.metrics,
-        tags=run.data.tags,
-        artifact_uri=run.info.artifact_uri or "",
-        address=run_address(uri, run.info.experiment_id, run.info.run_id),
-    )

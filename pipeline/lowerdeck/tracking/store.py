@@ -146,13 +146,24 @@ def find_experiment(store: TrackingStore, name: str) -> Experiment | None:
         LowerdeckError: it was deleted, and can neither be used nor created again.
     """
     experiment = store.client.get_experiment_by_name(name)
-    if experiment is not None and experiment.lifecycle_stage != "active":
+    if experiment is not None:
+        active_experiment(store.uri, name, experiment.experiment_id, experiment.lifecycle_stage)
+    return experiment
+
+
+def active_experiment(uri: str, name: str, experiment_id: str, lifecycle_stage: str) -> str:
+    """The id of an experiment that was found at `uri`.
+
+    Raises:
+        LowerdeckError: it was deleted.
+    """
+    if lifecycle_stage != "active":
         raise LowerdeckError(
-            f"the MLflow experiment {name!r} in {redact_credentials(store.uri)} was deleted. Bring it back "
-            f"with `mlflow experiments restore --experiment-id {experiment.experiment_id}`, or choose another "
+            f"the MLflow experiment {name!r} in {redact_credentials(uri)} was deleted. Bring it back "
+            f"with `mlflow experiments restore --experiment-id {experiment_id}`, or choose another "
             "name in `tracking.experiment`."
         )
-    return experiment
+    return experiment_id
 
 
 def find_or_create_experiment(store: TrackingStore, config: TrackingConfig) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.tracking import view
 from lowerdeck.tracking.address import WORKFLOW, database_file, is_server, redact_credentials, tracking_uri
-from lowerdeck.tracking.store import find_experiment, opened
+from lowerdeck.tracking.reader import reading
 
 if TYPE_CHECKING:
     from lowerdeck.config.schema import TrackingConfig
@@ -67,12 +67,12 @@ def locate(config: TrackingConfig, *, with_view: bool = False) -> Location:
     database = database_file(uri)
     if database is not None and not database.exists():
         raise LowerdeckError(nothing)  # opening it would create it
-    with opened(config) as store:
-        experiment = find_experiment(store, config.experiment)
-        if experiment is None:
+    with reading(config) as reader:
+        experiment_id = reader.experiment_id()
+        if experiment_id is None:
             raise LowerdeckError(nothing)
-        found = Location(uri=uri, experiment_id=experiment.experiment_id)
-        return replace(found, has_view=with_view and view.save(store, experiment.experiment_id))
+        found = Location(uri=uri, experiment_id=experiment_id)
+        return replace(found, has_view=with_view and view.save(reader.store, experiment_id))
 
 
 def serve(location: Location, host: str, port: int) -> NoReturn:

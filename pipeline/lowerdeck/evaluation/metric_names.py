@@ -1,0 +1,9 @@
+"""Names of the metrics of tasks, apart from their computation: who shows metrics need not import NumPy."""
+
+from __future__ import annotations
+
+DROPS = (("quantization_drop", "float", "quantized"), ("delegation_drop", "quantized", "delegated"))
+"""Name of a drop, and the programs before and after it."""
+DESCRIPTIONS = "task_metrics."
+"""Prefix of texts in metrics.json: of each metric of the task `max` or `min`, the better values, and `share` for
+fractions."""
