@@ -77,7 +77,7 @@ LOWERING = Libraries(
 TRACKING = Libraries(
     modules=(
         *("mlflow.tracking", "mlflow.store.tracking.sqlalchemy_store"),
-        *("matplotlib.backends.backend_agg", "pydantic", "yaml"),
+        *("matplotlib.figure", "matplotlib.backends.backend_agg", "jinja2", "pydantic", "yaml"),
     ),
     read_at_import=(*_READ_AT_IMPORT, "MLFLOW_", "MPL", "SQLALCHEMY_"),
     # Importing MLflow must not start its telemetry. Less output, and timeouts of seconds: with MLflow's defaults, a
