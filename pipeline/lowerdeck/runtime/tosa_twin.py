@@ -39,16 +39,12 @@ class GraphPort:
     dtype: torch.dtype
 
 
-def read_ports(graph: bytes) -> tuple[list[GraphPort], list[GraphPort]]:
+def read_ports(graph: TosaGraph) -> tuple[list[GraphPort], list[GraphPort]]:
     """Inputs and outputs of a TOSA graph, in order.
 
     Raises:
-        ValueError: it is not a TOSA flatbuffer, is damaged, or has an unknown element type.
+        ValueError: one has an unknown element type.
     """
-    return _ports(read_tosa_graph(graph))
-
-
-def _ports(graph: TosaGraph) -> tuple[list[GraphPort], list[GraphPort]]:
     inputs, outputs = ([_port(graph.port(name)) for name in names] for names in (graph.inputs, graph.outputs))
     return inputs, outputs
 
@@ -85,7 +81,7 @@ class TosaTwin:
         self._model = tosa_reference_model
         self._graph = graph
         self._read = read_tosa_graph(graph)
-        self._inputs, self._outputs = _ports(self._read)
+        self._inputs, self._outputs = read_ports(self._read)
         self._orders: list[tuple[int, ...]] = []
 
     def check(self, arguments: Sequence[TensorSpec]) -> None:
