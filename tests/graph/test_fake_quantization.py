@@ -36,6 +36,30 @@ def test_quantizing_and_dequantizing_give_pytorchs_bits(dtype: torch.dtype, zero
             assert torch.equal(found, expected)
 
 
+@pytest.mark.parametrize(("dtype", "scales"), [(torch.int8, torch.float32), (torch.uint8, torch.float32),
+    (torch.int16, torch.float32), (torch.int32, torch.float32), (torch.int8, torch.float64)], ids=str)  # fmt: skip
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_dequantizing_per_channel_gives_pytorchs_bits_in_pytorchs_layout(
+    dtype: torch.dtype, scales: torch.dtype, axis: int
+) -> None:
+    torch.manual_seed(0)
+    limits, operator = torch.iinfo(dtype), OPERATORS.dequantize_per_channel.default
+    values = torch.randint(limits.min, limits.max + 1, (5, 4, 3, 3), dtype=dtype)
+    factors = torch.rand(values.shape[axis], dtype=scales) / 3
+    for given in (values, values.to(memory_format=torch.channels_last)):
+        for zero_points in (
+            torch.randint(-128, 128, factors.shape),
+            torch.zeros(factors.shape, dtype=torch.int32),
+            None,
+        ):
+            arguments = (factors, zero_points, axis, limits.min, limits.max, dtype)
+            before = given.clone()
+            found, expected = equivalent(operator)(given, *arguments), operator(given, *arguments)
+            assert torch.equal(given, before)
+            assert torch.equal(found, expected)
+            assert (found.dtype, found.stride()) == (expected.dtype, expected.stride())
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_quicker_module_returns_the_same_and_dequantizes_no_weight(
     target: str, lowered: Callable[[str], Lowered]

@@ -69,6 +69,7 @@ def tamper(build: Lowered, crash: Callable[[bytes], Any]) -> None:
 def test_a_tampered_tosa_graph_under_a_corrected_digest(
     copied: Callable[[str], Lowered], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from lowerdeck.formats.tosa_graph import read_tosa_graph
     from lowerdeck.runtime.tosa_twin import read_ports
 
     build = copied("ethos_u")
@@ -78,7 +79,7 @@ def test_a_tampered_tosa_graph_under_a_corrected_digest(
     def execute(graph: bytes) -> None:
         import tosa_reference_model
 
-        inputs, _ = read_ports(graph)
+        inputs, _ = read_ports(read_tosa_graph(graph))
         tosa_reference_model.run(graph, [torch.zeros(port.shape, dtype=port.dtype).numpy() for port in inputs])
 
     tamper(build, execute)

@@ -18,6 +18,7 @@ VALID = "valid"
 def twin_of(shape: tuple[int, ...], results: list[Any], monkeypatch: pytest.MonkeyPatch) -> TosaTwin:
     """A twin without inputs and with one output, whose reference model returns `results`."""
     port = GraphPort("y", shape, torch.int8)
+    monkeypatch.setattr(tosa_twin, "read_tosa_graph", lambda graph: graph)
     monkeypatch.setattr(tosa_twin, "read_ports", lambda graph: ([], [port]))
     twin = TosaTwin(b"graph")
     status = SimpleNamespace(TOSA_VALID=VALID)

@@ -70,13 +70,14 @@ def test_a_tosa_partition_is_checked_without_the_slow_reference(
     assert (found.unchecked, said, len(found.partitions), len(found.outputs)) == ((), [], 1, 1)
 
 
+@pytest.mark.parametrize("target", ["ethos_u55_128", "neutron_imxrt700"])
 def test_a_fault_of_the_exact_executor_is_not_taken_for_one_of_the_backend(
-    lowered: Callable[[str], Lowered], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    target: str, lowered: Callable[[str], Lowered], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The reference model decides here; evaluate, which compares the two, then fails."""
+    """The reference decides here; evaluate, which compares the two, then fails."""
     exact = ExactTwin.__call__
     monkeypatch.setattr(ExactTwin, "__call__", lambda self, inputs: [100 - each for each in exact(self, inputs)])
-    build, said = lowered("ethos_u55_128"), list[str]()
+    build, said = lowered(target), list[str]()
     found = convert_conforming(
         build.edge(), build.plan, build.backend(), build.samples, tmp_path, ConformanceSettings(), said.append
     )

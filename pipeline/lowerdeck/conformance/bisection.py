@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from executorch.exir.backend.partitioner import PartitionResult
 from executorch.exir.backend.utils import tag_constant_data
 
-from lowerdeck.conformance.partitions import Values, check_executes, check_partition
+from lowerdeck.conformance.partitions import Values, check_executes, check_partition, shared_twins
 from lowerdeck.conformance.subgraphs import Subgraph, subgraphs
 from lowerdeck.conformance.units import Unit, names_in, units
 from lowerdeck.contracts.conformance import PartitionConformance
@@ -165,7 +165,7 @@ def culprit_of(
         try:
             lowered, partitions = compiler.compile(chosen)
             (piece,) = subgraphs(lowered.exported_program().graph_module)
-            return check_partition(piece, partitions, samples, synthetic=False)
+            return check_partition(piece, partitions, shared_twins(partitions), samples, synthetic=False)
         except (OSError, MemoryError):  # a full disk, for example, says nothing about operators
             raise
         except Exception:  # a piece that cannot be compiled or executed alone shows nothing, whatever is raised
@@ -190,7 +190,7 @@ def uncompilable_pieces(
             lowered, partitions = compiler.compile(chosen)
             if isinstance(error, PartitionExecutionError):
                 (piece,) = subgraphs(lowered.exported_program().graph_module)
-                check_executes(piece, partitions)
+                check_executes(piece, shared_twins(partitions))
         except (OSError, MemoryError):  # as above
             raise
         except Exception as raised:  # whatever a library raises on a piece is only compared

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from lowerdeck.conformance.alone import open_alone
 from lowerdeck.conformance.errors import output_error
 from lowerdeck.conformance.subgraphs import Subgraph, is_quantized, scale_of
 from lowerdeck.contracts.conformance import PartitionConformance
@@ -18,8 +19,9 @@ from lowerdeck.graph import library_errors
 from lowerdeck.graph.io_boundary import output_nodes
 from lowerdeck.graph.node_values import NodeValues
 from lowerdeck.graph.nodes import is_compute
-from lowerdeck.runtime.loading import Resolver, open_made_program
+from lowerdeck.runtime.loading import Resolver
 from lowerdeck.runtime.native import missing_delegates
+from lowerdeck.runtime.shared_twins import SharedTwins
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -63,7 +65,12 @@ def all_values(program: ExportedProgram, part: Subgraph, samples: Sequence[Input
 
 
 def check_partition(
-    part: Subgraph, compiled: Sequence[CompiledPartition], samples: Sequence[Values], *, synthetic: bool = True
+    part: Subgraph,
+    compiled: Sequence[CompiledPartition],
+    twins: SharedTwins,
+    samples: Sequence[Values],
+    *,
+    synthetic: bool = True,
 ) -> PartitionConformance:
     """Execute a compiled partition and the subgraph that it replaces, and compare their outputs.
 
@@ -73,9 +80,10 @@ def check_partition(
 
     Args:
         part: The subgraph with the payload.
-        compiled: The program's partitions, with their host twins. A LiteRT twin is executed by all of KERNELS: the
-            subgraph decides which of them are right. Where the first of them conform, the others, which are slower,
-            are compared on one input, which reaches both ends of its range.
+        compiled: The program's partitions. A LiteRT twin is executed by all of KERNELS: the subgraph decides which of
+            them are right. Where the first of them conform, the others, which are slower, are compared on one input,
+            which reaches both ends of its range.
+        twins: Their host twins.
         samples: For every sample the values of at least the part's inputs and outputs.
         synthetic: Whether to try inputs, too, that reach both ends of their ranges.
 
@@ -85,10 +93,7 @@ def check_partition(
     if not part.is_static:
         raise LowerdeckError("its tensors vary in size")
     has_kernels = any(each.payload == part.payload and each.twin_format == "litert" for each in compiled)
-    twins, executable = twins_by_payload(compiled), part.executable()
-    programs = {
-        name: open_made_program(executable, twins, resolver=name) for name in KERNELS[: None if has_kernels else 1]
-    }
+    programs = {name: open_alone(part, twins, name) for name in KERNELS[: None if has_kernels else 1]}
     tried = [
         ([sample[name] for name in part.sources], [sample[node.name] for node in part.outputs]) for sample in samples
     ]
@@ -137,19 +142,22 @@ def check_partition(
     return replace(best, kernels={name: each.worst for name, each in zip(programs, found, strict=True)})
 
 
-def check_executes(part: Subgraph, compiled: Sequence[CompiledPartition]) -> None:
+def check_executes(part: Subgraph, twins: SharedTwins) -> None:
     """Execute a compiled partition on zeros, by its reference, if this host has something to execute it by.
+
+    Args:
+        part: The subgraph with the payload.
+        twins: The program's host twins.
 
     Raises:
         PartitionExecutionError: its runtime or host twin fails on it.
     """
-    twins = twins_by_payload(compiled)
     if not part.is_static or (part.payload not in twins and missing_delegates({part.lowered.backend_id})):
         return
     try:
         values = [node.meta["val"] for node in part.inputs]
         zeros = (torch.zeros(value.shape, dtype=value.dtype) for value in values)
-        open_made_program(part.executable(), twins)(*zeros)
+        open_alone(part, twins)(*zeros)
     except (OSError, MemoryError):  # a full disk, for example, says nothing about operators
         raise
     except Exception as error:  # whatever a library raises on it
@@ -167,6 +175,11 @@ def rounding_noise() -> torch.Generator:
 def returned_nodes(program: ExportedProgram) -> list[torch.fx.Node]:
     """The nodes whose results the program returns."""
     return [node for node in output_nodes(program) if isinstance(node, torch.fx.Node)]
+
+
+def shared_twins(partitions: Sequence[CompiledPartition]) -> SharedTwins:
+    """The host twins of a program's partitions, for its checks."""
+    return SharedTwins(twins_by_payload(partitions))
 
 
 def twins_by_payload(partitions: Sequence[CompiledPartition]) -> dict[bytes, bytes]:

@@ -77,33 +77,6 @@ class Subgraph:
         sizes = (size for node in (*self.inputs, *self.outputs) for size in node.meta["val"].shape)
         return all(isinstance(size, int) for size in sizes)
 
-    def executable(self) -> bytes:
-        """A `.pte` with the delegate alone.
-
-        ExecuTorch's LoweredBackendModule.buffer() would copy the subgraph and execute it on fake tensors, to find out
-        what the delegate returns; it is known, so the subgraph is replaced by one that returns the same kinds of
-        tensors.
-        """
-        inputs = [node.meta["val"] for node in self.inputs]
-        outputs = [node.meta["val"] for node in self.outputs]
-
-        class SameKinds(torch.nn.Module):
-            def forward(self, *_: torch.Tensor) -> tuple[torch.Tensor, ...]:
-                return tuple(torch.empty_strided(value.shape, value.stride(), dtype=value.dtype) for value in outputs)
-
-        real = tuple(torch.empty_strided(value.shape, value.stride(), dtype=value.dtype) for value in inputs)
-        lowered = self.lowered
-        alone = LoweredBackendModule(
-            edge_program=torch.export.export(SameKinds(), real),
-            backend_id=lowered.backend_id,
-            processed_bytes=lowered.processed_bytes,
-            compile_specs=lowered.compile_specs,
-            named_data_store_output=lowered.named_data_store_output,
-        )
-        alone.meta = lowered.meta
-        program: bytes = alone.buffer()
-        return program
-
     def synthetic_inputs(self, seen: Sequence[Sequence[torch.Tensor]], seed: int) -> list[torch.Tensor]:
         """Inputs that reach both ends of their ranges.
 

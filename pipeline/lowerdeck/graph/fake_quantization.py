@@ -16,6 +16,8 @@ from torch.ao.quantization.fx import _decomposed  # noqa: F401  registers the op
 from lowerdeck.graph.nodes import STATIC_DEQUANTIZE, aten_operator, operator_name
 
 _OPERATORS = torch.ops.quantized_decomposed
+_MOST_BYTES = 2
+"""Bytes of the integers that float32 holds exactly, also less their zero point; biases have four."""
 
 
 def _quantize_per_tensor(
@@ -39,9 +41,33 @@ def _dequantize_per_tensor(
     return values.to(out_dtype or torch.float32).sub_(zero_point).mul_(scale)
 
 
+def _dequantize_per_channel(
+    values: torch.Tensor,
+    scales: torch.Tensor,
+    zero_points: torch.Tensor | None,
+    axis: int,
+    quant_min: int,
+    quant_max: int,
+    dtype: torch.dtype,
+    *,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    if values.itemsize > _MOST_BYTES or scales.dtype != torch.float32 or out_dtype not in (None, torch.float32):
+        arguments = values, scales, zero_points, axis, quant_min, quant_max, dtype
+        made: torch.Tensor = _OPERATORS.dequantize_per_channel.default(*arguments, out_dtype=out_dtype)
+        return made
+    shape = [1] * values.dim()
+    shape[axis] = -1
+    result = values.to(torch.float32)
+    if zero_points is not None:
+        result.sub_(zero_points.view(shape))
+    return result.mul_(scales.view(shape))
+
+
 _EQUIVALENTS: dict[Any, Callable[..., torch.Tensor]] = {
     _OPERATORS.quantize_per_tensor.default: _quantize_per_tensor,
     _OPERATORS.dequantize_per_tensor.default: _dequantize_per_tensor,
+    _OPERATORS.dequantize_per_channel.default: _dequantize_per_channel,
 }
 
 
@@ -80,7 +106,7 @@ def quicken(module: torch.fx.GraphModule) -> None:
     graph = module.graph
     for number, node in enumerate(constant_dequantizes(node for node in graph.nodes if node.op == "get_attr")):
         values = [_attribute(module, arg) if isinstance(arg, torch.fx.Node) else arg for arg in node.args]
-        dequantize: Any = node.target
+        dequantize = equivalent(node.target)
         name = f"_dequantized_{number}"
         with torch.no_grad():
             module.register_buffer(name, dequantize(*values, **node.kwargs), persistent=False)

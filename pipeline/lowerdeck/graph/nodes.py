@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -29,7 +30,12 @@ def aten_operator(target: Any) -> Any:
 
 def operator_name(node: torch.fx.Node) -> str:
     """E.g. `aten.convolution.default`, for ATen and edge programs alike."""
-    operator = aten_operator(node.target)
+    return _target_name(node.target)
+
+
+@lru_cache(maxsize=4096)  # PyTorch composes the name at every call, and graphs are asked about each node many times
+def _target_name(target: Any) -> str:
+    operator = aten_operator(target)
     return str(operator) if hasattr(operator, "_schema") else str(getattr(operator, "__name__", operator))
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 from lowerdeck.contracts.errors import LowerdeckError, ProgramError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import torch
 
@@ -113,26 +114,37 @@ def open_made_program(
     Raises:
         ProgramError: this host cannot execute it.
     """
+    from lowerdeck.runtime.twins import open_made_twin
+
+    open_twin = partial(open_made_twin, stored=twins, resolver=resolver, num_threads=num_threads)
+    return open_with_twins(data, open_twin, kernel_definitions)
+
+
+def open_with_twins(
+    data: bytes, open_twin: Callable[[Delegate], Twin], kernel_definitions: Sequence[str] = ()
+) -> HostProgram:
+    """As `open_made_program`, with whatever `open_twin` returns for its delegates."""
     from lowerdeck.formats.pte import read_pte
-    from lowerdeck.runtime.interpreter import Interpreter
     from lowerdeck.runtime.program import HostProgram
-    from lowerdeck.runtime.twins import open_delegate_twin
 
     methods = read_pte(data)
     if _runs_natively(methods):
         from lowerdeck.runtime.native import NativeEngine
 
         return HostProgram(methods, NativeEngine(data, methods, probe=False))
+    return open_methods(methods, open_twin, kernel_definitions)
 
-    def open_twin(delegate: Delegate) -> Twin:
-        stored = twins.get(bytes(delegate.payload))
 
-        def read(suffix: str) -> bytes:
-            if stored is None:
-                raise LowerdeckError(f"a partition for {delegate.backend} has no host twin")
-            return stored
+def open_methods(
+    methods: Sequence[Method], open_twin: Callable[[Delegate], Twin], kernel_definitions: Sequence[str] = ()
+) -> HostProgram:
+    """As `open_with_twins`, for methods that no file holds; ExecuTorch's runtime executes none of them.
 
-        return open_delegate_twin(delegate, read, ".tosa", resolver=resolver, num_threads=num_threads)
+    Raises:
+        ProgramError: this host cannot execute them.
+    """
+    from lowerdeck.runtime.interpreter import Interpreter
+    from lowerdeck.runtime.program import HostProgram
 
     try:
         return HostProgram(methods, Interpreter(methods, open_twin, kernel_definitions=kernel_definitions))

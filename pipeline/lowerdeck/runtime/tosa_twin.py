@@ -14,7 +14,7 @@ import torch
 
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.formats.pte import TensorSpec
-from lowerdeck.formats.tosa_graph import TosaTensor, read_tosa_graph, with_outputs
+from lowerdeck.formats.tosa_graph import TosaGraph, TosaTensor, read_tosa_graph, with_outputs
 from lowerdeck.runtime.messages import captured_messages
 from lowerdeck.runtime.tensors import dtype_of
 
@@ -39,14 +39,13 @@ class GraphPort:
     dtype: torch.dtype
 
 
-def read_ports(graph: bytes) -> tuple[list[GraphPort], list[GraphPort]]:
+def read_ports(graph: TosaGraph) -> tuple[list[GraphPort], list[GraphPort]]:
     """Inputs and outputs of a TOSA graph, in order.
 
     Raises:
-        ValueError: it is not a TOSA flatbuffer, is damaged, or has an unknown element type.
+        ValueError: one has an unknown element type.
     """
-    read = read_tosa_graph(graph)
-    inputs, outputs = ([_port(read.port(name)) for name in names] for names in (read.inputs, read.outputs))
+    inputs, outputs = ([_port(graph.port(name)) for name in names] for names in (graph.inputs, graph.outputs))
     return inputs, outputs
 
 
@@ -81,7 +80,8 @@ class TosaTwin:
             ) from error
         self._model = tosa_reference_model
         self._graph = graph
-        self._inputs, self._outputs = read_ports(graph)
+        self._read = read_tosa_graph(graph)
+        self._inputs, self._outputs = read_ports(self._read)
         self._orders: list[tuple[int, ...]] = []
 
     def check(self, arguments: Sequence[TensorSpec]) -> None:
@@ -144,7 +144,7 @@ class TosaTwin:
         from lowerdeck.runtime.exact.tosa_twin import TosaArguments
         from lowerdeck.runtime.exact.twin import ExactTwin
 
-        return ExactTwin(TosaArguments(self._graph, self._orders, self.tensors, device))
+        return ExactTwin(TosaArguments(self._read, self._orders, self.tensors, device))
 
     def tensors(self, names: Sequence[str], inputs: Sequence[torch.Tensor]) -> list[bytes]:
         """The content of any tensors of the graph.

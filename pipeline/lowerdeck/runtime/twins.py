@@ -80,6 +80,25 @@ def open_delegate_twin(
     )
 
 
+def open_made_twin(delegate: Delegate, stored: Mapping[bytes, bytes], *, resolver: str, num_threads: int) -> Twin:
+    """Open the twin of a delegate that this process has compiled.
+
+    Args:
+        delegate: A delegate of the program.
+        stored: Payload of a delegate -> its host twin.
+        resolver: See `open_delegate_twin`, also for what is raised.
+        num_threads: See `open_delegate_twin`.
+    """
+    twin = stored.get(bytes(delegate.payload))
+
+    def read(suffix: str) -> bytes:
+        if twin is None:
+            raise LowerdeckError(f"a partition for {delegate.backend} has no host twin")
+        return twin
+
+    return open_delegate_twin(delegate, read, ".tosa", resolver=resolver, num_threads=num_threads)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
     """Convert's description of a program: its digest, inputs and outputs, and the twins of partitions."""

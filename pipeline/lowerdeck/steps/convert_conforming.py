@@ -20,7 +20,7 @@ from lowerdeck.conformance.partitions import (
     boundary_values,
     check_executes,
     check_partition,
-    twins_by_payload,
+    shared_twins,
 )
 from lowerdeck.conformance.programs import program_errors
 from lowerdeck.conformance.subgraphs import Subgraph
@@ -36,7 +36,8 @@ from lowerdeck.contracts.errors import (
 from lowerdeck.contracts.memories import Memory
 from lowerdeck.contracts.plan import DelegationPlan, Reason, ReasonCode, listed
 from lowerdeck.runtime.floats import FloatProgram
-from lowerdeck.runtime.loading import open_made_program
+from lowerdeck.runtime.loading import open_with_twins
+from lowerdeck.runtime.shared_twins import SharedTwins
 from lowerdeck.steps.convert import Converted, convert
 from lowerdeck.steps.partition import replan
 
@@ -110,7 +111,8 @@ def convert_conforming(
         try:
             converted = convert(manager, plan, backend, folder, faulty, banks)
             values = boundary_values(manager.exported_program(), converted.replaced, samples)
-            checked, unchecked = _checked(converted, values, report)
+            twins = shared_twins(converted.partitions)
+            checked, unchecked = _checked(converted, twins, values, report)
         except PartitionCompilationError as error:
             report(str(error))
             pieces = PieceCompiler(manager, backend, folder / "pieces", faulty)
@@ -135,7 +137,7 @@ def convert_conforming(
             result = replace(result, plan=replace(plan, mismatches=accepted, layers=converted.layers))
             for line in unchecked:
                 report(line)
-            return _with_program_checked(result, manager, samples, values, settings, report)
+            return _with_program_checked(result, twins, manager, samples, values, settings, report)
         if not may_exclude:
             raise _not_conforming_error(mismatches, settings)
         for part, found in mismatches:
@@ -149,7 +151,7 @@ def convert_conforming(
 
 
 def _checked(
-    converted: Converted, values: Sequence[Values], report: Callable[[str], None]
+    converted: Converted, twins: SharedTwins, values: Sequence[Values], report: Callable[[str], None]
 ) -> tuple[list[tuple[Subgraph, PartitionConformance]], list[str]]:
     """Every part with its agreement, and why parts were not checked.
 
@@ -159,9 +161,9 @@ def _checked(
     checked, unchecked = [], []
     for part in converted.replaced:
         try:
-            checked.append((part, check_partition(part, converted.partitions, values)))
+            checked.append((part, check_partition(part, converted.partitions, twins, values)))
         except Exception as error:  # a check that fails shows nothing about a program that can be executed
-            check_executes(part, converted.partitions)
+            check_executes(part, twins)
             what = str(error) if isinstance(error, LowerdeckError) else repr(error)
             unchecked.append(f"partition {part.tag} was not checked: {what}")
     for _, found in checked:
@@ -175,6 +177,7 @@ def _checked(
 
 def _with_program_checked(
     result: ConvertedConforming,
+    twins: SharedTwins,
     manager: EdgeProgramManager,
     samples: Sequence[Inputs],
     values: Sequence[Values],
@@ -194,12 +197,7 @@ def _with_program_checked(
         resolver = next((name for name in KERNELS if name not in wrong_kernels), None)
         if resolver is None:
             raise LowerdeckError("its partitions need different kernels of LiteRT")
-        opened = open_made_program(
-            converted.program,
-            twins_by_payload(converted.partitions),
-            resolver=resolver,
-            kernel_definitions=converted.kernel_definitions,
-        )
+        opened = open_with_twins(converted.program, twins.opener(resolver), converted.kernel_definitions)
         program = FloatProgram(opened, converted.inputs, converted.outputs)
         how = manager.exported_program(), samples, values, converted.output_scales
         is_exact = any(part.twin_format == "tosa" for part in converted.partitions) and opened.is_cross_checkable()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from lowerdeck.formats.tosa_graph import read_tosa_graph
+from lowerdeck.formats.tosa_graph import TosaGraph
 from lowerdeck.runtime.exact.nodes import TORCH_DTYPES
 from lowerdeck.runtime.exact.tosa import TosaProgram
 from lowerdeck.runtime.exact.twin import permuted
@@ -23,12 +23,12 @@ class TosaArguments:
     reference = "the TOSA reference model"
 
     def __init__(
-        self, graph: bytes, orders: Sequence[tuple[int, ...]], reference: Reference, device: torch.device
+        self, graph: TosaGraph, orders: Sequence[tuple[int, ...]], reference: Reference, device: torch.device
     ) -> None:
         """Prepare the graph.
 
         Args:
-            graph: TOSA flatbuffer.
+            graph: The graph, as read from its flatbuffer.
             orders: Of every argument of the delegate call, inputs first: its dimensions in memory order.
             reference: Computes any tensors of the graph for one sample.
             device: Where to execute it.
@@ -37,7 +37,7 @@ class TosaArguments:
             UnsupportedGraphError: an operator is missing.
             ValueError: the graph is damaged.
         """
-        self._graph = read_tosa_graph(graph)
+        self._graph = graph
         self.program = TosaProgram(self._graph, device)
         self.num_inputs = len(self._graph.inputs)
         self._orders, self._reference = orders, reference
