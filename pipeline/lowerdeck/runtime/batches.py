@@ -28,7 +28,7 @@ class Engine:
 
     name: EngineName = "exact"
     """`exact` executes batches, with the integers of the reference; `reference` one sample at a time."""
-    batch_size: int = 8
+    batch_size: int = 32
     """Most samples that each process executes at once."""
     num_cross_checked: int = 16
     """Number of samples that the reference executes as well."""
