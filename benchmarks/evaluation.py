@@ -30,7 +30,7 @@ from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.host_programs import open_converted_program
 from lowerdeck.artifacts.programs import read_program
 from lowerdeck.execution.arithmetic import keep_freed_memory
-from lowerdeck.steps.evaluate import torch_program
+from lowerdeck.runtime.torch_program import torch_program
 
 Inputs = tuple[torch.Tensor, ...]
 

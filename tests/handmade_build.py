@@ -185,7 +185,7 @@ def write_build(
     confusion = dict.fromkeys(programs, pairs) if pairs is not None else {}
     merged = {key: value for key, value in (METRICS | dict(metrics or {})).items() if value is not None}
     digests = [digest("evaluation", index) for index in range(len(answers))]
-    write_baseline(outputs, (OutputSpec(name="output", lsb=0.5),), range(len(answers)), layers)
+    write_baseline(outputs, (OutputSpec(name="output", lsb=0.5),), range(len(answers)), layers, "PyTorch")
     write_evaluation(merged, Measured(metrics=merged, draws=dict(draws or {}), confusion=confusion), digests)
     return config
 

@@ -195,10 +195,10 @@ def test_tables_are_written_and_read_back(tmp_path: Path, monkeypatch: pytest.Mo
         SampleOutputs(target=0, values=dict.fromkeys(("float", "quantized"), (answers[row], masks[row])))
         for row in range(2)
     ]
-    write_baseline(rows, specs, [3, 5], [layer])
+    write_baseline(rows, specs, [3, 5], [layer], "PyTorch")
     assert read_layers(paths.LAYERS) == [layer]
     read, samples = read_baseline()
-    assert (samples, read.specs) == ([3, 5], specs)
+    assert (samples, read.specs, read.executed_by) == ([3, 5], specs, "PyTorch")
     assert read.values["quantized"]["logits"].tolist() == answers.tolist()
     assert read.values["float"]["hidden.0"].tolist() == masks.tolist()
     assert read.values["float"]["hidden.0"].dtype == masks.dtype
@@ -223,9 +223,9 @@ def test_outputs_that_change_their_shape_are_refused_and_the_former_baseline_sta
         return [SampleOutputs(target=0, values={"float": (np.zeros((1, size)),)}) for size in sizes]
 
     specs = (OutputSpec(name="output"),)
-    write_baseline(rows(2, 2), specs, [0, 1], [])
+    write_baseline(rows(2, 2), specs, [0, 1], [], "PyTorch")
     before = paths.BASELINE.read_bytes()
     with pytest.raises(LowerdeckError, match=r"float/output has shape \[1, 3\] for sample 1"):
-        write_baseline(rows(2, 3), specs, [0, 1], [])
+        write_baseline(rows(2, 3), specs, [0, 1], [], "PyTorch")
     assert paths.BASELINE.read_bytes() == before
     assert len(list(paths.BASELINE.parent.iterdir())) == 2

@@ -25,8 +25,8 @@ from lowerdeck.contracts.lowering import Lowering, ProgramTensor
 from lowerdeck.contracts.plan import DelegationPlan
 from lowerdeck.runtime.floats import FloatProgram, from_program, to_program
 from lowerdeck.runtime.loading import open_program
+from lowerdeck.runtime.torch_program import torch_program
 from lowerdeck.steps.convert import Converted, convert
-from lowerdeck.steps.evaluate import torch_program
 from lowerdeck.steps.partition import partition
 from tests.conftest import Lowered, backend_for, small_network
 

@@ -27,9 +27,10 @@ from lowerdeck.contracts.samples import Sample
 from lowerdeck.evaluation.layerwise_sqnr import compare_layers, output_specs
 from lowerdeck.quantization.annotation import scheme_quantizer
 from lowerdeck.quantization.quantize_model import quantize_model
+from lowerdeck.runtime.torch_program import torch_program
 from lowerdeck.steps.calibrate import calibrate
 from lowerdeck.steps.convert import Converted, convert
-from lowerdeck.steps.evaluate import Program, torch_program
+from lowerdeck.steps.evaluate import Program
 from lowerdeck.steps.export import export
 from lowerdeck.steps.partition import partition
 from lowerdeck.steps.quantize import quantize

@@ -52,7 +52,7 @@ class Doubling:
 
 
 class DoublingAtOnce:
-    description, num_inputs = "doubling at once", 1
+    description, num_inputs, largest = "doubling at once", 1, 3
 
     def __init__(self, twin: Doubling) -> None:
         self.twin = twin

@@ -95,3 +95,25 @@ def test_slow_samples_are_loaded_ahead_by_other_processes() -> None:
     pids = [pid for (_, pid), _ in found]
     assert pids[0] == os.getpid()
     assert os.getpid() not in pids[1:]
+
+
+def sizes_of_batches(largest: int, num_samples: int, **options: int) -> list[int]:
+    """The sizes of the batches that one process executes."""
+    twin = Doubling()
+    single = opened(twin)
+    single.program._engine.has_threads = True
+    assert single.program.largest_tensor() == 3
+    single.program._batched("forward").largest = largest  # type: ignore[union-attr]
+    list(Engine(num_cross_checked=0, **options).executed(single, range(num_samples), load))  # type: ignore[arg-type]
+    return [shape[0] for shape in twin.batches]
+
+
+def test_batches_are_smaller_where_a_tensor_of_theirs_would_be_too_large() -> None:
+    assert sizes_of_batches(3, 64) == [32, 32]
+    assert sizes_of_batches(1_200_000, 32) == [8] * 4  # of 4.6 MiB, as those of MobileNetV2 at 224x224
+    assert sizes_of_batches(100_000_000, 3) == [1] * 3
+
+
+def test_batches_of_a_process_are_of_one_size() -> None:
+    assert sizes_of_batches(3, 45) == [23, 22]
+    assert sizes_of_batches(3, 10, batch_size=4) == [4, 4, 2]

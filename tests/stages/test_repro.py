@@ -441,7 +441,7 @@ LEFT_OUT = {
     ("quantize", "target"): _QUANTIZER_ONLY,
     ("partition", "evaluation"): _MEASURED_LATER,
     ("convert", "evaluation"): _MEASURED_LATER,
-    ("baseline", "evaluation"): {"name", "metrics", "resolver", "conformance"} | _ENGINE,
+    ("baseline", "evaluation"): {"name", "metrics", "resolver", "conformance", "engine", "device", "batch_size"},
     ("evaluate", "evaluation"): {"name", "conformance", "device", "batch_size"},
     ("measure", "gates"): {
         field.name

@@ -21,6 +21,7 @@ from lowerdeck.evaluation.defects import defects
 from lowerdeck.evaluation.records import ChosenTask, RecordsBuilder
 from lowerdeck.evaluation.task_metrics import NOT_MEASURED
 from lowerdeck.runtime.batches import Engine
+from lowerdeck.runtime.torch_program import torch_program
 from lowerdeck.steps.evaluate import (
     STRUCTURAL,
     Evaluation,
@@ -33,7 +34,6 @@ from lowerdeck.steps.evaluate import (
     measure,
     rows_of,
     summarize,
-    torch_program,
 )
 from lowerdeck.steps.export import export
 from tests.conftest import small_network
@@ -226,7 +226,7 @@ def measured(
     builder = RecordsBuilder(task, (OutputSpec(name="output", lsb=0.5),), len(targets))
     for row, target in enumerate(targets):
         builder.add(row, {program: [rows[row]] for program, rows in values.items()}, target)
-    evaluation = Evaluation(records=builder.finish(), executed_by="nothing")
+    evaluation = Evaluation(records=builder.finish(), executed_by="nothing", baseline_executed_by="PyTorch")
     return dict(measure(task, evaluation, structural).metrics)
 
 

@@ -20,9 +20,9 @@ from lowerdeck.graph.state import initial_state
 from lowerdeck.runtime.batches import Engine
 from lowerdeck.runtime.floats import FloatProgram
 from lowerdeck.runtime.loading import open_made_program
+from lowerdeck.runtime.torch_program import torch_program
 from lowerdeck.steps.calibrate import calibrate
 from lowerdeck.steps.convert_conforming import convert_conforming
-from lowerdeck.steps.evaluate import torch_program
 from lowerdeck.steps.export import export
 from lowerdeck.steps.partition import partition
 from lowerdeck.steps.quantize import quantize

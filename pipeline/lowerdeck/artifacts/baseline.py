@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,14 +23,20 @@ def write_baseline(
     specs: Sequence[OutputSpec],
     samples: Sequence[int],
     layers: Sequence[LayerMetrics],
+    executed_by: str,
+    differences: Sequence[str] = (),
 ) -> None:
     """Write the reference of the `.pte`: outputs of the float and the quantized program, and the table of layers.
+
+    Differences between batches and single samples are shown.
 
     Args:
         outputs: Outputs of both programs, one sample after the other; each is written before the next is computed.
         specs: The outputs.
         samples: Indices into the evaluation split of the samples used, in the order of `outputs`.
         layers: The quantized program compared with the float program.
+        executed_by: Who executes the programs, and whether in batches.
+        differences: What differs in batches, so that samples are executed one by one.
 
     Raises:
         LowerdeckError: an output has another shape for one sample than for another.
@@ -47,7 +54,7 @@ def write_baseline(
                     for name, value in values.items()
                 }
                 shapes[_SAMPLES] = RowSpec(shape=(len(samples),), dtype="int64")
-                about = {"outputs": [dataclasses.asdict(spec) for spec in specs]}
+                about = {"outputs": [dataclasses.asdict(spec) for spec in specs], "executed_by": executed_by}
                 tensors = tensor_rows.create(temporary, shapes, {"about": json.dumps(about, sort_keys=True)})
                 tensors[_SAMPLES][:] = samples
             for name, value in values.items():
@@ -59,6 +66,8 @@ def write_baseline(
                 tensors[name][row] = value
     columns = [field.name for field in dataclasses.fields(LayerMetrics)]
     write_table(paths.LAYERS, columns, [tuple(dataclasses.asdict(layer).values()) for layer in layers])
+    for difference in differences:
+        print(f"baseline: sample by sample, because batches compute something else: {difference}", file=sys.stderr)
 
 
 def _named(sample: SampleOutputs, specs: Sequence[OutputSpec]) -> dict[str, Any]:
@@ -75,10 +84,13 @@ def read_baseline() -> tuple[Outputs, list[int]]:
     from lowerdeck.formats import tensor_rows
 
     tensors, metadata = tensor_rows.open_rows(require_file(paths.BASELINE))
-    specs = tuple(OutputSpec(**spec) for spec in json.loads(metadata["about"])["outputs"])
+    about = json.loads(metadata["about"])
+    specs = tuple(OutputSpec(**spec) for spec in about["outputs"])
     programs = dict.fromkeys(name.partition("/")[0] for name in tensors if name != _SAMPLES)
     values = {program: {spec.name: tensors[f"{program}/{spec.name}"] for spec in specs} for program in programs}
-    return Outputs(specs=specs, values=values), [int(index) for index in tensors[_SAMPLES]]
+    return Outputs(specs=specs, values=values, executed_by=about.get("executed_by", "unknown")), [
+        int(index) for index in tensors[_SAMPLES]
+    ]
 
 
 def read_layers(path: Path) -> list[LayerMetrics]:

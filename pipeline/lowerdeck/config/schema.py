@@ -230,11 +230,13 @@ class EvaluationConfig(Strict):
     much faster, `reference` is the TOSA reference model, one sample at a time."""
     device: Literal["cpu", "cuda", "auto"] = "cpu"
     """Where the engine `exact` executes partitions; `auto` is a GPU where there is one. The integers are the same."""
-    batch_size: Annotated[int, Field(gt=0, le=4096)] = 8
-    """Most samples that each process of evaluate executes at once; memory for activations grows with it."""
+    batch_size: Annotated[int, Field(gt=0, le=4096)] = 32
+    """Most samples that each process of baseline and evaluate executes at once. Fewer are, or one, where more would not
+    fit a processor's cache, so memory for activations is bounded. Outputs do not depend on it."""
     cross_check_samples: Annotated[int, Field(ge=0, le=1_000_000)] = 16
     """Number of samples, drawn by `build.seed`, that the reference executes beside the engine `exact`: the build fails
-    unless every integer is equal. 0 checks none."""
+    unless every integer is equal. 0 checks none. baseline executes as many both in batches and sample by sample, and
+    uses batches only where every bit is equal; with 0 it uses none."""
     conformance: ConformanceSettings = field(default_factory=ConformanceSettings)
     """How convert holds partitions to the subgraphs that they replace: `on_mismatch`, `num_samples`, `max_rounds`."""
 

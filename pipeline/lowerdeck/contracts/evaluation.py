@@ -48,6 +48,8 @@ class Outputs:
     """What the outputs are compared with, one for each sample; None where some sample has none, or data are random."""
     structural: bool = False
     """Whether the samples are random, so that metrics of the task mean nothing."""
+    executed_by: str = ""
+    """Who executed `float` and `quantized`, which of them in batches, and why not the others."""
 
     @property
     def logits(self) -> dict[str, npt.NDArray[Any]]:

@@ -39,14 +39,16 @@ def record(values: npt.NDArray[Any], reference: npt.NDArray[Any], lsb: float | N
         and `exact` among `count` elements.
     """
     given, expected = values.astype(np.float64).ravel(), reference.astype(np.float64).ravel()
-    same = (given == expected) | (np.isnan(given) & np.isnan(expected))
     finite = np.isfinite(given) & np.isfinite(expected)
-    one, other = np.where(finite, given, 0.0), np.where(finite, expected, 0.0)
-    error = np.zeros_like(one)
+    all_finite = bool(finite.all())
+    one, other = (given, expected) if all_finite else (np.where(finite, given, 0.0), np.where(finite, expected, 0.0))
+    error, difference = np.zeros_like(one), one - other
     if len(one):
-        error = error_lsb(one, other, lsb) if lsb else np.abs(one - other)
-    error = np.where(same, 0.0, np.where(finite, error, np.inf))
-    difference = np.where(same, 0.0, np.where(finite, one - other, np.inf))
+        error = error_lsb(one, other, lsb) if lsb else np.abs(difference)
+    if not all_finite:
+        same = (given == expected) | (np.isnan(given) & np.isnan(expected))
+        error = np.where(same, 0.0, np.where(finite, error, np.inf))
+        difference = np.where(same, 0.0, np.where(finite, difference, np.inf))
     length = float(np.sqrt(np.square(one).sum() * np.square(other).sum()))
     both_zero = not one.any() and not other.any()
     sums = {

@@ -64,16 +64,19 @@ def _dequantize_per_channel(
     return result.mul_(scales.view(shape))
 
 
-_EQUIVALENTS: dict[Any, Callable[..., torch.Tensor]] = {
+EQUIVALENTS: dict[Any, Callable[..., torch.Tensor]] = {
     _OPERATORS.quantize_per_tensor.default: _quantize_per_tensor,
     _OPERATORS.dequantize_per_tensor.default: _dequantize_per_tensor,
     _OPERATORS.dequantize_per_channel.default: _dequantize_per_channel,
 }
+"""Operator of an ATen program -> the function with its results."""
+ELEMENTWISE = (_quantize_per_tensor, _dequantize_per_tensor)
+"""Those of the functions that compute each element by the same numbers, wherever it is in the tensor."""
 
 
 def equivalent(target: Any) -> Any:
     """The function to call instead of the operator `target` of an ATen or edge program; `target` if there is none."""
-    return _EQUIVALENTS.get(aten_operator(target), target)
+    return EQUIVALENTS.get(aten_operator(target), target)
 
 
 def constant_dequantizes(constants: Iterable[torch.fx.Node]) -> list[torch.fx.Node]:
@@ -105,7 +108,7 @@ def quicken(module: torch.fx.GraphModule) -> None:
     """Have an ATen program's module dequantize its weights once, and everything else by the functions above."""
     graph = module.graph
     for number, node in enumerate(constant_dequantizes(node for node in graph.nodes if node.op == "get_attr")):
-        values = [_attribute(module, arg) if isinstance(arg, torch.fx.Node) else arg for arg in node.args]
+        values = [attribute(module, arg) if isinstance(arg, torch.fx.Node) else arg for arg in node.args]
         dequantize = equivalent(node.target)
         name = f"_dequantized_{number}"
         with torch.no_grad():
@@ -119,7 +122,8 @@ def quicken(module: torch.fx.GraphModule) -> None:
     module.recompile()
 
 
-def _attribute(module: torch.fx.GraphModule, node: torch.fx.Node) -> Any:
+def attribute(module: torch.fx.GraphModule, node: torch.fx.Node) -> Any:
+    """The value of a `get_attr` node of `module`."""
     value: Any = module
     for name in str(node.target).split("."):
         value = getattr(value, name)

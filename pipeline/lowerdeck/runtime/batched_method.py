@@ -33,6 +33,8 @@ class BatchTwin(Protocol):
 
     description: str
     num_inputs: int
+    largest: int
+    """Number of elements of its largest tensor for one sample."""
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The outputs [b x sizes] for inputs [b x sizes], in the dimensions of the delegate call's arguments."""
@@ -98,6 +100,8 @@ class BatchedMethod:
         """Name of the executor, with what a twin lacks."""
         self.is_exact = any(twin is not None for twin in self._batch)
         """Whether any partition is executed by something else than the reference."""
+        self.largest = max((twin.largest for twin in self._batch if twin is not None), default=1)
+        """Number of elements of the largest tensor in partitions for one sample."""
         self._viewed = frozenset(
             instruction.args[2]
             for chain in method.chains

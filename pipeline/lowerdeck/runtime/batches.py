@@ -20,6 +20,8 @@ Loaded = TypeVar("Loaded")
 Inputs = tuple[torch.Tensor, ...]
 _WORTH_FORKING_S = 1.0
 """Processes that load samples ahead start only where loading would take longer than this."""
+_ELEMENT_BYTES, _LARGEST_BATCH_BYTES = 4, 48 << 20
+"""Bytes of an element in sums, and bound of a batch's largest tensor: larger batches take memory and gain nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,8 +30,8 @@ class Engine:
 
     name: EngineName = "exact"
     """`exact` executes batches, with the integers of the reference; `reference` one sample at a time."""
-    batch_size: int = 8
-    """Most samples that each process executes at once."""
+    batch_size: int = 32
+    """Most samples that each process executes at once; fewer where a tensor of theirs would be too large."""
     num_cross_checked: int = 16
     """Number of samples that the reference executes as well."""
     seed: int = 0
@@ -66,9 +68,7 @@ class Engine:
             LowerdeckError: an operator failed, or the reference computes something else than the exact executor.
         """
         checked = self.cross_checked(program, samples)
-        size = self.batch_size if self.name == "exact" else 1
-        # Whole batches for all processes: a single batch would leave the other processors idle.
-        size = max(1, min(size, -(-len(samples) // program.num_processes)))
+        size = self._size(program, len(samples))
         batches = [samples[start : start + size] for start in range(0, len(samples), size)]
 
         def loaded(batch: Sequence[int]) -> list[tuple[Label, Sequence[Inputs]]]:
@@ -93,6 +93,16 @@ class Engine:
             return
         for batch, each in zip(batches, _ahead(loaded, batches), strict=True):
             yield from execute(batch, each)
+
+    def _size(self, program: FloatProgram, num_samples: int) -> int:
+        """Samples in a batch: bounded by memory, and such that all processes get as many batches of one size."""
+        if self.name == "reference":
+            return 1
+        size, largest = self.batch_size, _ELEMENT_BYTES * program.program.largest_tensor()
+        while size > 1 and size * largest > _LARGEST_BATCH_BYTES:
+            size //= 2
+        rounds = max(1, -(-num_samples // (size * program.num_processes)))
+        return max(1, -(-num_samples // (rounds * program.num_processes)))
 
     def _stream(self, program: FloatProgram, calls: Sequence[Inputs], is_checked: bool) -> Inputs:
         """All calls of one sample, one after the other, or in batches where no call depends on those before it."""

@@ -164,6 +164,11 @@ class HostProgram:
         batched = self._batched(method)
         return isinstance(batched, BatchedMethod) and batched.is_exact
 
+    def largest_tensor(self, method: str = "forward") -> int:
+        """Number of elements of the largest tensor that `calls` computes in a partition for one sample; at least 1."""
+        batched = self._batched(method)
+        return batched.largest if isinstance(batched, BatchedMethod) else 1
+
     def _batched(self, method: str) -> BatchedMethod | UnbatchableError | None:
         """The method for batches; the reason why there is none, or None where it would gain nothing."""
         if method not in self._batches:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.utils._pytree import tree_leaves
 
 from lowerdeck.compat.terminal import progress_bar
 from lowerdeck.contracts.errors import LowerdeckError, ProgramError
@@ -25,12 +24,9 @@ from lowerdeck.evaluation import task_metrics
 from lowerdeck.evaluation.defects import defect_metrics
 from lowerdeck.evaluation.records import ChosenTask, EvaluationRecords, RecordsBuilder
 from lowerdeck.evaluation.task_metrics import Measured
-from lowerdeck.graph.fake_quantization import quicken
-from lowerdeck.graph.io_boundary import input_dtypes
 from lowerdeck.graph.outputs import output_names
-from lowerdeck.graph.state import initial_state
-from lowerdeck.runtime.batches import as_one
 from lowerdeck.runtime.parallel_map import in_order
+from lowerdeck.runtime.torch_program import BatchedTorchProgram, TorchProgram, torch_program
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -41,6 +37,7 @@ if TYPE_CHECKING:
 Inputs = tuple[torch.Tensor, ...]
 Program = Callable[[Inputs], tuple[torch.Tensor, ...]]
 """Inputs of one sample -> all outputs, each with the batch dimension of the sample."""
+AnyProgram = Program | TorchProgram | BatchedTorchProgram
 Array = npt.NDArray[Any]
 Item = TypeVar("Item")
 
@@ -61,47 +58,15 @@ def choose_samples(split: Split, max_samples: int | None, seed: int) -> list[int
     return stratified(split, max_samples, seed)
 
 
-class TorchProgram:
-    """An exported program, executed by PyTorch on samples, whose floats a float16 program gets rounded.
-
-    Every sample starts from the initial state, so that samples may be evaluated in any order.
-    """
-
-    def __init__(self, program: ExportedProgram) -> None:
-        self._module = program.module(check_guards=False)
-        quicken(self._module)
-        self._initial = {name: value.clone() for name, value in initial_state(program).items()}
-        self._buffers, self._dtypes = dict(self._module.named_buffers()), input_dtypes(program)
-
-    def __call__(self, inputs: Inputs) -> tuple[torch.Tensor, ...]:
-        """The outputs of a sample with one call."""
-        return self.stream([inputs])
-
-    def stream(self, calls: Sequence[Inputs]) -> tuple[torch.Tensor, ...]:
-        """The outputs of all calls of a sample, see runtime.batches.as_one."""
-        for name, value in self._initial.items():
-            self._buffers[name].copy_(value)
-        return as_one([self._call(inputs) for inputs in calls])
-
-    def _call(self, inputs: Inputs) -> tuple[torch.Tensor, ...]:
-        outputs = self._module(*(value.to(dtype) for value, dtype in zip(inputs, self._dtypes, strict=True)))
-        return tuple(value.clone() for value in tree_leaves(outputs))
-
-
-def torch_program(program: ExportedProgram) -> TorchProgram:
-    """`program`, executed by PyTorch."""
-    return TorchProgram(program)
-
-
 def evaluate(
-    programs: Mapping[str, Program | TorchProgram],
+    programs: Mapping[str, AnyProgram],
     samples: Sequence[int],
     dataset: Dataset,
     num_processes: int = 1,
     *,
     with_inputs: bool = False,
 ) -> Iterator[SampleOutputs]:
-    """Run every program on every sample, in the order of `samples`; nothing is kept.
+    """Run every program on every sample, in the order of `samples`; at most a batch of each process is in memory.
 
     Args:
         programs: By name: `float`, `quantized` or `delegated`.
@@ -113,21 +78,35 @@ def evaluate(
     Raises:
         LowerdeckError: a sample is not finite.
     """
+    sizes = [program.size for program in programs.values() if isinstance(program, BatchedTorchProgram)]
+    size = max(sizes, default=1)
 
-    def measure(index: int) -> SampleOutputs:
-        sample = finite_sample(dataset.evaluation, index)
+    def measure(batch: Sequence[int]) -> list[SampleOutputs]:
+        given = [finite_sample(dataset.evaluation, index) for index in batch]
         with torch.no_grad():
-            outputs = {name: _executed(program, sample) for name, program in programs.items()}
-        return _sample_outputs(sample, outputs, dataset, with_inputs=with_inputs)
+            outputs = {name: _executed(program, given) for name, program in programs.items()}
+        return [
+            _sample_outputs(
+                sample, {name: each[row] for name, each in outputs.items()}, dataset, with_inputs=with_inputs
+            )
+            for row, sample in enumerate(given)
+        ]
 
-    yield from _with_progress(in_order(measure, samples, num_processes), len(samples))
+    batches = [samples[start : start + size] for start in range(0, len(samples), size)]
+    done = (sample for results in in_order(measure, batches, num_processes) for sample in results)
+    yield from _with_progress(done, len(samples))
 
 
-def _executed(program: Program | TorchProgram, sample: Sample) -> tuple[torch.Tensor, ...]:
-    if not sample.following:
-        return program(sample.inputs)
+def _executed(program: AnyProgram, samples: Sequence[Sample]) -> list[tuple[torch.Tensor, ...]]:
+    """What a program returns for each sample."""
+    if isinstance(program, BatchedTorchProgram):
+        if not any(sample.following for sample in samples):
+            return program.calls([sample.inputs for sample in samples])
+        return [program.stream(sample.calls) for sample in samples]
+    if not any(sample.following for sample in samples):
+        return [program(sample.inputs) for sample in samples]
     assert isinstance(program, TorchProgram), "others take samples of one call"
-    return program.stream(sample.calls)
+    return [program.stream(sample.calls) for sample in samples]
 
 
 def _sample_outputs(
@@ -157,6 +136,7 @@ class Evaluation:
 
     records: EvaluationRecords
     executed_by: str
+    baseline_executed_by: str
     failure: str | None = None
     """Why the `.pte` was not executed; its records are missing then."""
 
@@ -204,8 +184,14 @@ def evaluate_delegated(
         records = RecordsBuilder(task, reference.specs, len(samples))
         for row, sample in enumerate(evaluate({}, samples, dataset, with_inputs=task.needs_inputs)):
             records.add(row, rows_of(reference, row), sample.target, sample.inputs)
-        return Evaluation(records=records.finish(), executed_by="nothing", failure=str(error))
-    return Evaluation(records=records.finish(), executed_by=engine.executor(host, samples))
+        return Evaluation(
+            records=records.finish(),
+            executed_by="nothing",
+            baseline_executed_by=reference.executed_by,
+            failure=str(error),
+        )
+    by = engine.executor(host, samples)
+    return Evaluation(records=records.finish(), executed_by=by, baseline_executed_by=reference.executed_by)
 
 
 def measure(
@@ -226,7 +212,12 @@ def measure(
     """
     missing = STRUCTURAL if structural else "no labels"
     measured = task_metrics.measure(task, evaluation.records, missing, class_names)
-    metrics = {**measured.metrics, **further, "executed_by": evaluation.executed_by}
+    metrics = {
+        **measured.metrics,
+        **further,
+        "executed_by": evaluation.executed_by,
+        "baseline_executed_by": evaluation.baseline_executed_by,
+    }
     return dataclasses.replace(measured, metrics=metrics)
 
 

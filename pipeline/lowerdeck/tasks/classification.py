@@ -14,6 +14,8 @@ from lowerdeck.contracts.tasks import TaskMetric
 from lowerdeck.tasks import outputs as output_choice
 
 TARGETS = ("class",)
+_COUNTED_AT_ONCE = 1 << 20
+"""Weights that are counted by one call: many calls take time, and large ones memory."""
 NUM_BINS = 15
 """Bins of the calibration error: Guo et al., "On Calibration of Modern Neural Networks", ICML 2017, section 5."""
 
@@ -117,7 +119,14 @@ def _f1(records: Mapping[str, Any], weights: Floats) -> Floats:
     hits = actual == predicted
 
     def counts(members: npt.NDArray[np.int64], chosen: Any = 1.0) -> Floats:
-        return np.stack([np.bincount(members, row * chosen, len(classes)) for row in weights])
+        at_once = max(1, _COUNTED_AT_ONCE // max(1, len(members)))
+        found: list[Floats] = []
+        for start in range(0, len(weights), at_once):
+            part = weights[start : start + at_once] * chosen
+            places = members + len(classes) * np.arange(len(part))[:, None]  # each row has counts of its own
+            counted: Any = np.bincount(places.ravel(), part.ravel(), len(part) * len(classes))
+            found.append(counted)
+        return np.concatenate(found).reshape(len(weights), len(classes))
 
     both, either = 2 * counts(actual, hits), counts(actual) + counts(predicted)
     scores = output_choice.ratio(both, either)

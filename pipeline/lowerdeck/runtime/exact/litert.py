@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -94,6 +95,11 @@ class LitertProgram:
         fused = _fused(steps, self._graph)
         released = last_reads([(step.sources, step.target) for step in fused], self._graph.outputs)
         self._steps = [replace(step, released=indices) for step, indices in zip(fused, released, strict=True)]
+
+    @property
+    def largest(self) -> int:
+        """Number of elements of the largest computed tensor for one sample."""
+        return max((math.prod(self._tensors[step.target].shape) for step in self._steps), default=1)
 
     def __call__(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Execute the graph.

@@ -38,6 +38,7 @@ class LitertArguments:
             ValueError: the graph is damaged.
         """
         self.program = LitertProgram(model, device, kernels=kernels)
+        self.largest = self.program.largest
         self.description = f"exact executor of LiteRT graphs ({kernels} kernels)"
         self.reference = f"LiteRT's {kernels} kernels"
         self._inputs, self._outputs = ports

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -40,6 +41,8 @@ class TosaArguments:
         self._graph = graph
         self.program = TosaProgram(self._graph, device)
         self.num_inputs = len(self._graph.inputs)
+        computed = (tensor for tensor in self._graph.tensors.values() if not tensor.data)
+        self.largest = max((math.prod(tensor.shape) for tensor in computed), default=1)
         self._orders, self._reference = orders, reference
 
     def as_in_graph(self, inputs: Sequence[Tensor]) -> list[Tensor]:

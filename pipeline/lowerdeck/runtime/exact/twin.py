@@ -41,6 +41,8 @@ class Graph(Protocol[Key]):
     reference: str
     """Name of the reference, e.g. `the TOSA reference model`."""
     num_inputs: int
+    largest: int
+    """Number of elements of the graph's largest computed tensor."""
 
     @property
     def program(self) -> Program[Key]:
@@ -66,7 +68,7 @@ class ExactTwin(Generic[Key]):
     def __init__(self, graph: Graph[Key]) -> None:
         """Wrap a prepared graph."""
         self._graph: Graph[Key] = graph
-        self.description, self.num_inputs = graph.description, graph.num_inputs
+        self.description, self.num_inputs, self.largest = graph.description, graph.num_inputs, graph.largest
 
     def __call__(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """The outputs [b x sizes] for inputs [b x sizes]."""
