@@ -49,6 +49,12 @@ TRACE_NODE = Replacement(
     "passes cast integers to float32, or give a kernel that type, which TOSA refuses.",
     is_addition=True,
 )
+MOVE_BEFORE_CONCATENATION = Replacement(
+    target="executorch.backends.transforms.propagate_view_copy_permute_pass:"
+    "PropagateViewCopyPermuteUpPass._maybe_split_upwards_cat_fanout",
+    reason="Moves a permutation in front of a concatenation, and drops inputs that read the same tensor: "
+    "`cat([x, x, x], 1)` of an image with one channel becomes `cat([x], 1)`.",
+)
 CALL_EDGE_OPERATOR = Replacement(
     target="executorch.exir.dialects.edge._ops:EdgeOpOverload.__call__",
     reason="CortexMPassManager traces a program of integers in which linear layers give int32 and all others int8. A "
