@@ -31,6 +31,11 @@ TARGETS: dict[str, dict[str, Any]] = {
         "device": {"accelerator": "ethos-u55-128"},
         "options": {"system_config": "Ethos_U55_High_End_Embedded", "memory_mode": "Shared_Sram"},
     },
+    "ethos_u85": {
+        "name": "ethos_u",
+        "device": {"accelerator": "ethos-u85-256"},
+        "options": {"system_config": "Ethos_U85_SYS_DRAM_Mid", "memory_mode": "Dedicated_Sram_384KB"},
+    },
     "xnnpack": {"device": {}, "options": {}},
 }
 
@@ -90,7 +95,7 @@ def lower(
     from lowerdeck.steps.quantize import quantize
 
     chosen = TARGETS[target]
-    backend: Any = backends.create(target, **(chosen | {"options": chosen["options"] | options}))
+    backend: Any = backends.create(**({"name": target} | chosen | {"options": chosen["options"] | options}))
     scheme = QuantizationScheme(name="int8")
     with torch.no_grad():
         exported = torch.export.export(model.eval(), samples[0])

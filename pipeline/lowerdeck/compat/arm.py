@@ -43,10 +43,17 @@ FUSE_QUANTIZED_ACTIVATION = Replacement(
     reason="Drops a ReLU behind a convolution even if the quantization of its result also covers negative values, as "
     "where a concatenation shares it: `cat([conv1(x), relu(conv2(x))])` is wrong by up to the whole negative range.",
 )
-DECOMPOSE_CUMSUM = Replacement(
-    target="executorch.backends.arm._passes.decompose_cumsum_pass:DecomposeCumsumPass.call",
-    reason="Gives its kernel the type of the sum's input, which is float32 behind a tanh, sigmoid or exponential "
-    "function in the same partition, even if the sum is quantized: TOSA refuses it.",
+TRACE_NODE = Replacement(
+    target="executorch.backends.arm._passes.arm_pass:ArmPass._fx",
+    reason="A quantized tanh, sigmoid or exponential function is float32 in the traced graph, and so is all behind it: "
+    "passes cast integers to float32, or give a kernel that type, which TOSA refuses.",
+    is_addition=True,
+)
+MOVE_BEFORE_CONCATENATION = Replacement(
+    target="executorch.backends.transforms.propagate_view_copy_permute_pass:"
+    "PropagateViewCopyPermuteUpPass._maybe_split_upwards_cat_fanout",
+    reason="Moves a permutation in front of a concatenation, and drops inputs that read the same tensor: "
+    "`cat([x, x, x], 1)` of an image with one channel becomes `cat([x], 1)`.",
 )
 CALL_EDGE_OPERATOR = Replacement(
     target="executorch.exir.dialects.edge._ops:EdgeOpOverload.__call__",

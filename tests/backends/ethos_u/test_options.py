@@ -177,9 +177,15 @@ def test_debug_information_is_kept_and_the_program_stays(
     build = lowered(target)
     report = converted(build, tmp_path / "json", debug_info="JSON")
     events = json.loads(report.partitions[0].reports["debug.json"])
-    assert {"convolution", "conv2d"} <= {
-        source["name"] for event in events for source in event["torch_info"]["node_trace"]
-    }
+    # Each is traced to an operator of the quantized program, which a user can look up, and to its module.
+    quantized = {node.name for node in build.quantized().graph.nodes}
+    convolutions = [
+        event["torch_info"] for event in events if event["aten_info"]["operator_name"].startswith("tosa.CONV")
+    ]
+    assert convolutions
+    assert all(quantized & {source["name"] for source in info["node_trace"]} for info in convolutions)
+    assert "conv2d" in {source["name"] for info in convolutions for source in info["node_trace"]}
+    assert all(info["nn_module_stack"] and info["stack_trace"] for info in convolutions)
     assert "site-packages" not in report.partitions[0].reports["debug.json"].decode()
     inside = converted(build, tmp_path / "tosa", debug_info="TOSA")
     assert b"aten_info" in (inside.partitions[0].twin or b"")

@@ -175,9 +175,10 @@ class EthosU(Backend[Device, Options, FlavorOptions]):
 
         from lowerdeck.backends.ethos_u import vela, vela_layers
         from lowerdeck.backends.ethos_u.activations import exact_fusing
-        from lowerdeck.backends.ethos_u.cumulative_sums import quantized_kernels
+        from lowerdeck.backends.ethos_u.concatenations import complete_concatenations
         from lowerdeck.backends.ethos_u.debug_info import debug_info, debug_reports
         from lowerdeck.backends.ethos_u.payload import scratch_bytes
+        from lowerdeck.backends.ethos_u.traced_types import quantized_types
 
         config = vela_config.read(self.options.vela_config)
         compiled: list[CompiledPartition] = []
@@ -210,7 +211,8 @@ class EthosU(Backend[Device, Options, FlavorOptions]):
         with (
             arm.COMPILE_TOSA.active(compile_tosa),
             arm.FUSE_QUANTIZED_ACTIVATION.active(exact_fusing()),
-            arm.DECOMPOSE_CUMSUM.active(quantized_kernels()),
+            arm.TRACE_NODE.active(quantized_types()),
+            arm.MOVE_BEFORE_CONCATENATION.active(complete_concatenations()),
             debug_info(self.options.debug_info, workdir / "debug"),
         ):
             yield compiled
