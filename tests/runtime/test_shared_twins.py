@@ -43,7 +43,7 @@ class Reciprocal:
 class Batch:
     """Reciprocals of a batch."""
 
-    description, num_inputs = "reciprocals", 1
+    description, num_inputs, largest = "reciprocals", 1, 4
 
     def __init__(self, twin: Reciprocal) -> None:
         self.twin = twin

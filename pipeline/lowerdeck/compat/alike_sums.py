@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 _WORTH_ONEDNN_MACS = 1 << 20
 """From here on oneDNN is faster than MKL in its compatible mode, its start included."""
@@ -23,6 +24,8 @@ _LAYERS = ("aten::addmm", "aten::mm")
 @functools.cache
 def make_sums_alike() -> Any:
     """Compute large layers of float32 by oneDNN for the rest of the process, while the result is kept."""
+    import torch
+
     replaced: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
     original = {name: torch.library.get_kernel(name, "CPU") for name in (_CONVOLUTION, *_LAYERS)}
 
@@ -60,7 +63,7 @@ def make_sums_alike() -> Any:
 
 
 def _is_float32(*tensors: torch.Tensor | None) -> bool:
-    return all(tensor is None or tensor.dtype == torch.float32 for tensor in tensors)
+    return all(tensor is None or (tensor.is_floating_point() and tensor.itemsize == 4) for tensor in tensors)
 
 
 def _is_large_layer(left: torch.Tensor, right: torch.Tensor) -> bool:

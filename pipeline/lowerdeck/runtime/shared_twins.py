@@ -112,7 +112,7 @@ class _RecallingBatch:
 
     def __init__(self, twin: BatchTwin) -> None:
         self._twin, self._recalled = twin, _Recalled()
-        self.description, self.num_inputs = twin.description, twin.num_inputs
+        self.description, self.num_inputs, self.largest = twin.description, twin.num_inputs, twin.largest
 
     def __call__(self, inputs: Tensors) -> list[torch.Tensor]:
         if not inputs:
