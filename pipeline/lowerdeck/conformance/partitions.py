@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
@@ -97,10 +98,18 @@ def check_partition(
     tried = [
         ([sample[name] for name in part.sources], [sample[node.name] for node in part.outputs]) for sample in samples
     ]
-    if synthetic and part.inputs:
-        drawn = part.synthetic_inputs([given for given, _ in tried], _SEED)
-        values = NodeValues(part.program, {node.name for node in part.outputs})(drawn)
-        tried.append((drawn, [values[node.name] for node in part.outputs]))
+    is_drawn = synthetic and bool(part.inputs)
+    last = part.synthetic_inputs([given for given, _ in tried], _SEED) if is_drawn else tried[-1][0]
+    inputs = [*(given for given, _ in tried), *([last] if is_drawn else [])]
+    first, *others = programs.values()
+    # The other sets of kernels are slow, and LiteRT leaves Python to other threads. Twins remember what they computed.
+    with ThreadPoolExecutor(max_workers=1) as beside:
+        for program in others:
+            beside.submit(program, *last)
+        if is_drawn:
+            values = NodeValues(part.program, {node.name for node in part.outputs})(last)
+            tried.append((last, [values[node.name] for node in part.outputs]))
+        results = first.calls(inputs) if not has_kernels else [first(*given) for given in inputs]
 
     @cache
     def rounded() -> list[Values]:
@@ -127,15 +136,11 @@ def check_partition(
         )
         return PartitionConformance(partition=part.tag, depth=part.depth, outputs=outputs)
 
-    inputs = [given for given, _ in tried]
+    found = [conformance(results)]
     if not has_kernels:
-        (program,) = programs.values()
-        at_once = conformance(program.calls(inputs))
-        if at_once.conforms or not program.is_cross_checkable():
-            return at_once
-        return conformance([program(*given) for given in inputs])
-    first, *others = programs.values()
-    found = [conformance([first(*given) for given in inputs])]
+        if found[0].conforms or not first.is_cross_checkable():
+            return found[0]
+        return conformance([first(*given) for given in inputs])
     which = _LAST if found[0].conforms else _ALL
     found += (conformance([program(*given) for given in inputs[which]], which) for program in others)
     best = next((each for each in found if each.conforms), found[0])
