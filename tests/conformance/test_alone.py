@@ -66,7 +66,7 @@ def test_litert_twins_are_opened_once_a_set_of_kernels_and_execute_no_input_twic
     )
     assert (found.unchecked, len(found.outputs)) == ((), 1)
     assert opened == ["optimized", "reference"]
-    assert executed == [*["optimized"] * 3, "reference"]
+    assert sorted(executed) == [*["optimized"] * 3, "reference"]  # both sets of kernels side by side
 
 
 def test_a_tosa_graph_is_prepared_once_and_executes_no_input_twice(
