@@ -29,6 +29,7 @@ import torch
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.host_programs import open_converted_program
 from lowerdeck.artifacts.programs import read_program
+from lowerdeck.compat.alike_sums import make_sums_alike
 from lowerdeck.execution.arithmetic import keep_freed_memory
 from lowerdeck.runtime.torch_program import torch_program
 
@@ -43,6 +44,7 @@ def main() -> None:
     parser.add_argument("--reference-rounds", type=int, default=1, help="how often the reference is timed")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    make_sums_alike()
     keep_freed_memory()
 
     program = open_converted_program("reference")
