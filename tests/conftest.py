@@ -110,6 +110,16 @@ def _origins(module: ModuleType) -> set[str]:
 
 
 @pytest.fixture(scope="module", autouse=True)
+def end_alike_sums() -> Iterator[None]:
+    """Give the next module PyTorch's own kernels, if tests executed a stage or a benchmark in this process."""
+    yield
+    alike_sums = sys.modules.get("lowerdeck.compat.alike_sums")
+    if alike_sums is not None and alike_sums.make_sums_alike.cache_info().currsize:
+        alike_sums.make_sums_alike()._destroy()
+        alike_sums.make_sums_alike.cache_clear()
+
+
+@pytest.fixture(scope="module", autouse=True)
 def share_work(request: pytest.FixtureRequest) -> Iterator[None]:
     """Look up composite operators once for many small networks, except where that very speed-up is tested."""
     module: ModuleType = request.module

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 _WORTH_ONEDNN_MACS = 1 << 20
 """From here on oneDNN is faster than MKL in its compatible mode, its start included."""
+_WORTH_ONEDNN_WEIGHTS = 1 << 17
+"""The same for linear layers. The number of rows does not count, so that a row's sums do not depend on the others: the
+features of a part of a signal are those of the whole."""
 _CONVOLUTION = "aten::_slow_conv2d_forward"
 _LAYERS = ("aten::addmm", "aten::mm")
 
@@ -73,5 +76,6 @@ def _is_large_layer(left: torch.Tensor, right: torch.Tensor) -> bool:
         and left.shape[-1] == right.shape[0]
         and left.is_contiguous()
         and right.t().is_contiguous()
-        and left.shape[0] * right.numel() >= _WORTH_ONEDNN_MACS
+        and left.shape[0] > 0
+        and right.numel() >= _WORTH_ONEDNN_WEIGHTS
     )

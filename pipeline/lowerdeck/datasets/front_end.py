@@ -141,11 +141,11 @@ def compute(waveform: npt.NDArray[np.float32], front_end: FrontEnd) -> npt.NDArr
         return np.zeros((0, front_end.num_features), dtype=np.float32)
     frames = signal.unfold(0, len(window), front_end.hop_samples) * window
     spectrum = torch.fft.rfft(frames, n=fft_samples).abs() ** front_end.power
-    values = torch.log(spectrum @ filters + front_end.floor)
+    values = torch.log(_product(spectrum, filters) + front_end.floor)
     if front_end.log == "decibel":
         values = values * (10 / np.log(10))
     if transform is not None:
-        values = values @ transform
+        values = _product(values, transform)
     values = (values - front_end.mean) / front_end.std
     if front_end.clip is not None:
         values = values.clamp(*front_end.clip)
@@ -179,6 +179,11 @@ def tables(front_end: FrontEnd) -> Tables:
         filters=filters.numpy(),
         transform=None if transform is None else transform.numpy(),
     )
+
+
+def _product(frames: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
+    """Computed in float64 and rounded to float32: the order of sums in float32 depends on the number of frames."""
+    return (frames.double() @ matrix.double()).to(frames.dtype)
 
 
 def _fft_samples(filters: torch.Tensor) -> int:

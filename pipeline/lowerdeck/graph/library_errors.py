@@ -25,12 +25,15 @@ _INTERPRETER = re.compile(r"\bWhile executing %|\bOriginal traceback:")
 
 
 def library_of(error: BaseException) -> str:
-    """The installed package whose code raised `error`; empty where this project's did."""
+    """The installed package whose code raised `error`; empty where this project's did.
+
+    Replacements in compat/ pass on what the functions raise that they call in their turn.
+    """
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         parts = Path(frame.filename).parts
         if "site-packages" in parts:
             return parts[parts.index("site-packages") + 1].removesuffix(".py")
-        if any(package in parts for package in _OWN_PACKAGES):
+        if any(package in parts for package in _OWN_PACKAGES) and parts[-2] != "compat":
             return ""
     return ""
 
