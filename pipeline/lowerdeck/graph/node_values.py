@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.export.graph_signature import InputKind, OutputKind
+from torch.fx.node import map_arg
 
-from lowerdeck.graph.fake_quantization import constant_dequantizes, equivalent
+from lowerdeck.graph.fake_quantization import attribute, constant_dequantizes, equivalent
 from lowerdeck.graph.io_boundary import input_dtypes
 from lowerdeck.graph.nodes import STATIC_QUANTIZE, operator_name
 
@@ -40,44 +41,57 @@ class NodeValues:
                 the values if every operator rounds in another way. None to leave them as they are.
             keeps_state: Whether state lasts from call to call; otherwise every call starts with its initial values.
         """
-        self._program = program
-        self._results: dict[str, torch.Tensor] = {}
+        self._program, self._names, self._rounding = program, names, rounding
         self._dtypes = input_dtypes(program)
-        results, shared = self._results, dict[torch.fx.Node, Any]()
-        constant = frozenset(constant_dequantizes(self._constants()))
-
-        class Interpreter(torch.fx.Interpreter):
-            def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-                return super().call_function(equivalent(target), args, kwargs)
-
-            def run_node(self, node: torch.fx.Node) -> Any:
-                if node in constant and node not in shared:
-                    shared[node] = super().run_node(node)
-                result = shared[node] if node in constant else super().run_node(node)
-                if rounding is not None and _is_quantize(node):
-                    limits = torch.iinfo(result.dtype)
-                    steps = torch.randint(-1, 2, result.shape, generator=rounding)
-                    result = (result.to(torch.int64) + steps).clamp(limits.min, limits.max).to(result.dtype)
-                if node.name in names and isinstance(result, torch.Tensor):
-                    results[node.name] = result.clone()  # an in-place operator may change it later
-                return result
-
-        self._interpreter = Interpreter(program.graph_module)
+        self._last_users = _by_last_user(program.graph)
+        self._constant = frozenset(constant_dequantizes(self._constants()))
+        self._shared: dict[torch.fx.Node, Any] = {}
         self._keeps_state = keeps_state
         self._state: dict[str, torch.Tensor] = {}
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
         """The results by node name for `inputs`, which are rounded to the dtypes of the program's inputs."""
-        self._results.clear()
         given = [value.to(dtype) for value, dtype in zip(inputs, self._dtypes, strict=True)]
+        results: dict[str, torch.Tensor] = {}
         with torch.no_grad():
-            outputs = self._interpreter.run(*self._arguments(iter(given)))
+            outputs = self._execute(self._arguments(iter(given)), results)
         if self._keeps_state:
             for spec, output in zip(self._program.graph_signature.output_specs, outputs, strict=True):
                 if spec.kind is OutputKind.BUFFER_MUTATION:
                     assert spec.target is not None, "a mutation names its buffer"
                     self._state[spec.target] = output.clone()
-        return dict(self._results)
+        return results
+
+    def _execute(self, arguments: Iterator[Any], results: dict[str, torch.Tensor]) -> Any:
+        """What the program returns. torch.fx.Interpreter would take as long again as the operators of small layers."""
+        values: dict[torch.fx.Node, Any] = {}
+        for node in self._program.graph.nodes:
+            value = next(arguments) if node.op == "placeholder" else self._computed(node, values)
+            if node.op == "output":
+                return value
+            if node.name in self._names and isinstance(value, torch.Tensor):
+                results[node.name] = value.clone()  # an in-place operator may change it later
+            values[node] = value
+            for unused in self._last_users.get(node, ()):
+                del values[unused]
+        raise AssertionError("a graph ends with its output")
+
+    def _computed(self, node: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> Any:
+        if node.op == "get_attr":
+            return attribute(self._program.graph_module, node)
+        if node in self._shared:
+            return self._shared[node]
+        args = map_arg(node.args, values.__getitem__)
+        if node.op == "output":
+            return args[0]
+        result = equivalent(node.target)(*args, **map_arg(node.kwargs, values.__getitem__))
+        if node in self._constant:
+            self._shared[node] = result
+        if self._rounding is not None and _is_quantize(node):
+            limits = torch.iinfo(result.dtype)
+            steps = torch.randint(-1, 2, result.shape, generator=self._rounding)
+            result = (result.to(torch.int64) + steps).clamp(limits.min, limits.max).to(result.dtype)
+        return result
 
     def _constants(self) -> Iterator[torch.fx.Node]:
         """The placeholders whose values no call changes."""
@@ -99,6 +113,15 @@ class NodeValues:
                 stored = self._state.get(spec.target, initial)
                 # An in-place operator may write it.
                 yield stored.clone() if isinstance(stored, torch.Tensor) and spec.kind is InputKind.BUFFER else stored
+
+
+def _by_last_user(graph: torch.fx.Graph) -> dict[torch.fx.Node, list[torch.fx.Node]]:
+    """Node -> those whose values no later node takes; its own where nothing takes it."""
+    last = {used: node for node in graph.nodes for used in (node, *node.all_input_nodes)}
+    unused: dict[torch.fx.Node, list[torch.fx.Node]] = {}
+    for used, node in last.items():
+        unused.setdefault(node, []).append(used)
+    return unused
 
 
 def _is_quantize(node: torch.fx.Node) -> bool:
