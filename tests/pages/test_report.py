@@ -216,6 +216,12 @@ class TestPage:
         write_json(paths.MLFLOW_RUN, {"build_key": "0" * 64, "address": local})
         assert not any(local in page for page in _pages_of_the_build())
 
+    def test_who_executed_the_programs_is_there(self) -> None:
+        write_build(metrics={"executed_by": "LiteRT", "baseline_executed_by": "PyTorch, sample by sample"})
+        shown = Page(report.render(read_build())).text
+        assert "executed by\nLiteRT\n" in shown
+        assert "baseline executed by\nPyTorch, sample by sample\n" in shown
+
     def test_ranges_are_histograms(self) -> None:
         write_build()
         page = report.render(read_build())

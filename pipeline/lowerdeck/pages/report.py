@@ -101,7 +101,9 @@ def _metrics(build: Build) -> list[tuple[str, str]]:
     """The metrics below the tiles, by name, without those of the tiles."""
     rows = summary.rows(build.config, build.metrics, build.manifest)
     rows += summary.estimates(build.metrics, build.manifest["converter"]["flavor"])
-    rows += [*summary.comparisons(build.metrics), ("executed by", str(build.metrics.get("executed_by", "unknown")))]
+    rows += summary.comparisons(build.metrics)
+    for name, metric in (("executed by", "executed_by"), ("baseline executed by", "baseline_executed_by")):
+        rows.append((name, str(build.metrics.get(metric, "unknown"))))
     shown = {name for name, _, _ in _tiles(build.metrics)}
     return list(dict(row for row in rows if row[0] not in shown).items())
 
