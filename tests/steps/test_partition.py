@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import ethosu.vela
 import pytest
@@ -15,7 +19,7 @@ from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.plan import NothingDelegatedError, ReasonCode
 from lowerdeck.formats import pt2
 from lowerdeck.steps.export import export
-from lowerdeck.steps.partition import Partitioned, partition, preserved_ops, replan
+from lowerdeck.steps.partition import Partitioned, PreservedOps, partition, preserved_ops, preserves_alike, replan
 from tests.conftest import TARGETS, Lowered, backend_for
 from tests.marks import quick_first
 from tests.networks import Alien, quantized_mixed
@@ -296,6 +300,38 @@ def test_every_delegation_option_has_another_value_here(lowered: Callable[[str],
     assert set(OTHER_VALUES[target]) == set(backends.source(lowered(target).target["backend"]).delegation_options)
 
 
+def decomposition_options(target: Mapping[str, Any], name: str, value: object = None) -> dict[str, Any]:
+    """Options that decide what is preserved, of a target with another value of one option."""
+    changed = target["options"] | ({name: value} if name else {})
+    return {option: changed.get(option, []) for option in backends.source(target["backend"]).decomposition_options}
+
+
+@pytest.mark.parametrize("target", ["ethos_u55_128", "xnnpack_cpu", "cortex_m55"])
+def test_options_about_other_operators_need_no_decomposition(lowered: Callable[[str], Lowered], target: str) -> None:
+    """It takes seconds to decompose a network to find out what the partitioner preserves in it."""
+    chosen = lowered(target).target
+    preserved = partition(quantized_mixed(lowered(target).backend()), lowered(target).backend()).preserved_ops
+    receipt = {"options": decomposition_options(chosen, ""), **dataclasses.asdict(preserved)}
+    receipt = json.loads(json.dumps(receipt))
+
+    def is_decided(option: str, value: list[str]) -> bool:
+        asked: list[bool] = []
+
+        def decomposed() -> PreservedOps:
+            asked.append(True)
+            return preserved
+
+        assert preserves_alike(receipt, decomposition_options(chosen, option, value), decomposed)
+        return not asked
+
+    assert is_decided("operators_not_to_delegate", ["aten::add"])
+    assert is_decided("modules_not_to_delegate", ["no_such_module"])
+    for operator, modules in preserved.subjects:
+        assert not is_decided("operators_not_to_delegate", ["aten::add", operator])
+        assert not modules or not is_decided("modules_not_to_delegate", [modules[-1]])
+    assert preserved.subjects or not preserved.nodes
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("target", quick_first(OTHER_VALUES))
@@ -307,13 +343,16 @@ def test_the_edge_program_is_another_only_where_other_nodes_are_preserved(
     options = dict(list(OTHER_VALUES[target].items())[::every])
     (tmp_path / "quantized.pt2").write_bytes(saved(quantized_mixed(lowered(target).backend())))
     stored: dict[str, bytes] = {}
-    kept: dict[str, object] = {}
+    kept: dict[str, PreservedOps] = {}
     for name, value in {"": None, **options}.items():
         backend = backend_for(chosen | {"options": chosen["options"] | ({name: value} if name else {})})
         program = pt2.load(tmp_path / "quantized.pt2")
         kept[name] = preserved_ops(program, backend)
         partitioned = partition(pt2.load(tmp_path / "quantized.pt2"), backend)
         assert partitioned.preserved_ops == kept[name]
+        receipt = {"options": decomposition_options(chosen, ""), **dataclasses.asdict(kept[""])}
+        now = decomposition_options(chosen, name, value)
+        assert preserves_alike(receipt, now, partial(kept.__getitem__, name)) == (kept[name] == kept[""])
         with (tmp_path / "edge.pt2").open("wb") as file:
             pt2.save_edge(partitioned.program, partitioned.edge_config, file)
         stored[name] = (tmp_path / "edge.pt2").read_bytes()

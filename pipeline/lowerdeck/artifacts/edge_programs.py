@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from lowerdeck.artifacts import paths
@@ -19,8 +20,7 @@ def write_edge_program(
     program: ExportedProgram,
     config: EdgeCompileConfig,
     fingerprint: str = "",
-    options: Any = None,
-    preserved_ops: Any = None,
+    preserved: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
     """Write the edge program, and a receipt for `read_matching_edge_program`.
 
@@ -28,15 +28,14 @@ def write_edge_program(
         program: Edge-dialect program before lowering.
         config: Configuration it was built with.
         fingerprint: Digest of its inputs; empty if unknown.
-        options: Options that decide which operators the partitioner preserves.
-        preserved_ops: Operators that it preserved.
+        preserved: What else decides whether it can be reused: the operators that the partitioner preserved.
     """
     from lowerdeck.formats import pt2
 
     buffer = io.BytesIO()
     pt2.save_edge(program, config, buffer)
     write_bytes(paths.EDGE, buffer.getvalue())
-    receipt = {"fingerprint": fingerprint, "options": options, "preserved_ops": preserved_ops}
+    receipt = {"fingerprint": fingerprint, "preserved": dict(preserved)}
     # Not an output of the stage: DVC may restore another build's program, which this receipt then does not match.
     write_json(paths.EDGE_RECEIPT, receipt | {"sha256": hashlib.sha256(buffer.getvalue()).hexdigest()})
 
@@ -49,20 +48,17 @@ def read_edge_program() -> EdgeProgramManager:
 
 
 def read_matching_edge_program(
-    fingerprint: str, options: Any, preserved_ops: Callable[[], Any]
+    fingerprint: str, preserves_alike: Callable[[Mapping[str, Any]], bool]
 ) -> EdgeProgramManager | None:
     """The edge program of an earlier build if its inputs were the same and the file is unchanged, else None.
 
     Args:
         fingerprint: See `write_edge_program`.
-        options: See `write_edge_program`.
-        preserved_ops: Called if `options` have changed; returns the operators that the partitioner preserves now.
+        preserves_alike: Called with `preserved` of that program, if only what the partitioner preserves may differ.
     """
     if not paths.EDGE.is_file() or not paths.EDGE_RECEIPT.is_file():
         return None
     receipt = read_json(paths.EDGE_RECEIPT)
     if (receipt.get("fingerprint"), receipt.get("sha256")) != (fingerprint, sha256(paths.EDGE)):
         return None
-    if receipt["options"] != options and receipt["preserved_ops"] != list(preserved_ops()):
-        return None
-    return read_edge_program()
+    return read_edge_program() if preserves_alike(receipt["preserved"]) else None

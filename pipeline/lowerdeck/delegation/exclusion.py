@@ -8,11 +8,12 @@ program preserves; the step partition writes the marks into the plan.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.partition_hooks import HookPosition, Partition, PartitionHook
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
 
 _MARK = "lowerdeck_excluded_by"
 _FAULTY = "lowerdeck_faulty"
+Subject = tuple[str, tuple[str, ...]]
+"""Operator of a node of the ATen program, and the paths of its modules."""
+_OF_ATEN_NODES = ("operators_not_to_delegate", "modules_not_to_delegate")
+_asked: ContextVar[set[Subject] | None] = ContextVar("asked", default=None)
 _OPERATOR = re.compile(r"\w+(::|\.)\w+(\.\w+)?")
 _GLOB = re.compile(r"[\w.*?!\[\]-]+")
 
@@ -167,10 +172,41 @@ def matches_aten_node(node: torch.fx.Node, exclusion: Exclusion) -> bool:
 
     Such a node must be decomposed: ExecuTorch's CPU kernels lack some operators that delegates preserve.
     """
-    operator = operator_name(node)
-    return any(is_operator(operator, pattern) for pattern in exclusion.operators_not_to_delegate) or matches(
-        modules_of(node), globs=exclusion.modules_not_to_delegate
-    )
+    subject = operator_name(node), tuple(modules_of(node))
+    asked = _asked.get()
+    if asked is not None:
+        asked.add(subject)
+    return _names(subject, exclusion.operators_not_to_delegate, exclusion.modules_not_to_delegate)
+
+
+@contextmanager
+def recorded_subjects() -> Iterator[set[Subject]]:
+    """Records what `matches_aten_node` is asked about while the context is open."""
+    asked = set[Subject]()
+    token = _asked.set(asked)
+    try:
+        yield asked
+    finally:
+        _asked.reset(token)
+
+
+def same_matches(subjects: Iterable[Subject], before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Whether `matches_aten_node` answers the same under two sets of options, which differ in nothing else.
+
+    Args:
+        subjects: All that it was asked about under `before`. With the same answers it would be asked the same.
+        before: Options by name.
+        now: Others.
+    """
+    if any(before.get(name) != now.get(name) for name in (before.keys() | now.keys()).difference(_OF_ATEN_NODES)):
+        return False
+    old, new = ([options.get(name, ()) for name in _OF_ATEN_NODES] for options in (before, now))
+    return all(_names(subject, *old) == _names(subject, *new) for subject in subjects)
+
+
+def _names(subject: Subject, operators: Iterable[str], modules: Sequence[str]) -> bool:
+    name, paths = subject
+    return any(is_operator(name, pattern) for pattern in operators) or matches(dict.fromkeys(paths, ""), modules)
 
 
 def missing_kernel_error(node: torch.fx.Node, pattern: str | None) -> LowerdeckError:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
 from executorch.exir.backend.partitioner import PartitionResult
@@ -27,6 +27,7 @@ from lowerdeck.contracts.partition_hooks import (
     PreserveOperators,
 )
 from lowerdeck.contracts.plan import DelegationPlan, NothingDelegatedError, Reason, ReasonCode
+from lowerdeck.delegation.exclusion import Subject, recorded_subjects, same_matches
 from lowerdeck.delegation.fallback import lowering_of
 from lowerdeck.delegation.partition_chain import partition_chain
 from lowerdeck.delegation.plan_builder import GetReason, planned_nodes
@@ -39,8 +40,18 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 _NOT_CORE = re.compile(r"Operator torch\._ops\.(\S+) is not in Core ATen opset")
-PreservedOps = tuple[list[str], list[str]]
-"""Names of the operators that a partitioner may preserve from decomposition, and of the nodes that it preserves."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreservedOps:
+    """What a partitioner preserves from decomposition."""
+
+    operators: list[str]
+    """Names of the operators that it may preserve."""
+    nodes: list[str]
+    """Names of the nodes that it preserves."""
+    subjects: list[Subject] = field(compare=False)
+    """What options were asked about to decide this."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +150,22 @@ def partition_conforming(
     return made
 
 
+def preserves_alike(
+    stored: Mapping[str, Any], options: Mapping[str, Any], preserved: Callable[[], PreservedOps]
+) -> bool:
+    """Whether a partitioner preserves the same for a build with `options` as for a stored edge program.
+
+    Args:
+        stored: What `PreservedOps` was, by field, with the `options` that decided it.
+        options: Backend.decomposition_options of this build.
+        preserved: Returns `preserved_ops`, which takes seconds; called where the answers to `subjects` do not suffice.
+    """
+    subjects = [(operator, tuple(modules)) for operator, modules in stored["subjects"]]
+    if same_matches(subjects, stored["options"], options):
+        return True
+    return preserved() == PreservedOps(operators=stored["operators"], nodes=stored["nodes"], subjects=subjects)
+
+
 def preserved_ops(program: ExportedProgram, backend: Backend) -> PreservedOps:
     """`Partitioned.preserved_ops`, determined without making the edge program.
 
@@ -151,13 +178,15 @@ def preserved_ops(program: ExportedProgram, backend: Backend) -> PreservedOps:
     partitioner = partition_chain(lowering_of(backend, program))
     with fast_graph_passes():
         functional = partitioner.transform_for_pre_decomposition(program).run_decompositions({})
-    return _preserved_nodes(functional, partitioner.ops_to_not_decompose(functional))
+    return _preserved_nodes(functional, partitioner.ops_to_not_decompose)[1]
 
 
-def _preserved_nodes(program: ExportedProgram, preserved: PreservedOperators) -> PreservedOps:
-    operators, preserves = preserved
-    nodes = [node for node in program.graph.nodes if node.op == "call_function" and node.target in operators]
-    return sorted(map(str, operators)), [node.name for node in nodes if preserves is None or preserves(node)]
+def _preserved_nodes(program: ExportedProgram, preserve: PreserveOperators) -> tuple[PreservedOperators, PreservedOps]:
+    with recorded_subjects() as subjects:
+        preserved = operators, preserves = preserve(program)
+        nodes = [node for node in program.graph.nodes if node.op == "call_function" and node.target in operators]
+        names = [node.name for node in nodes if preserves is None or preserves(node)]
+    return preserved, PreservedOps(operators=sorted(map(str, operators)), nodes=names, subjects=sorted(subjects))
 
 
 def replan(
@@ -214,9 +243,9 @@ class _Planner:
         if self.plan is not None:
             # ExecuTorch finally checks that no preserved operator is left; here all are left for convert to lower.
             return [], None
-        preserved = preserve(program)
-        if self.preserved_ops is None:
-            self.preserved_ops = _preserved_nodes(program, preserved)
+        if self.preserved_ops is not None:
+            return preserve(program)
+        preserved, self.preserved_ops = _preserved_nodes(program, preserve)
         return preserved
 
 

@@ -74,7 +74,7 @@ def partition_hooks(options: Options) -> tuple[PartitionHook, ...]:
         PartitionHook(
             position=HookPosition.BACKEND,
             partition=partition_with_state_marked,
-            ops_to_not_decompose=preserve_delegated if options.excludes_any else None,
+            ops_to_not_decompose=preserve_delegated,
         ),
         mark_before_partition(options),
     )
