@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import subprocess
+import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import numpy as np
@@ -92,3 +95,20 @@ def test_another_source_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     with pytest.raises(ValueError, match=r"bundles other data"):
         prepare_digits.prepare(tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_source_without_the_file_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    moved = ModuleSpec("sklearn", None, origin=str(tmp_path / "sklearn" / "__init__.py"))
+    monkeypatch.setattr(prepare_digits, "find_spec", lambda _: moved)
+    with pytest.raises(ValueError, match=r"digits.csv.gz does not exist: .*bundles other data"):
+        prepare_digits.prepare(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_cold_build_waits_for_it_so_scikit_learn_is_not_imported(tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from data.prepare_digits import prepare; prepare(Path(sys.argv[1]));"
+        "print({'sklearn', 'scipy', 'pandas'} & set(sys.modules))"
+    )
+    ran = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert ran.stdout == "set()\n", ran.stderr

@@ -244,14 +244,19 @@ def _placed(firmware: FirmwareConfig, backend: type[Backend]) -> FirmwareConfig:
 
 def _found(problems: list[Problem], key: str, package: Any, name: str, plugins: Sequence[str]) -> Any:
     """The component `name` of `package`, or the user's own module `name`; a missing one is None and a problem."""
-    if components.is_own(name) and hasattr(package, "DEFINES"):
+    defines: frozenset[str] | None = getattr(package, "DEFINES", None)
+    if components.is_own(name) and defines is not None:
 
         def own() -> Any:
-            import_paths.check_module(name, key, "lowerdeck", plugins, package.DEFINES)
+            import_paths.check_module(name, key, "lowerdeck", plugins, defines)
             return package.source(name)
 
         return _collect(problems, key, own)
-    if name not in package.available():
+    if defines is None:
+        is_there = name in package.available()
+    else:
+        is_there = components.is_defining(package.__path__[0], name, defines)
+    if not is_there:
         message = f"there is no such module in {package.__name__.replace('.', '/')}/"
         problems.append(unknown(key, message, name, package.available()))
         return None

@@ -8,13 +8,14 @@ because child processes are started by such names.
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lowerdeck.fingerprints.digests import IGNORED, digest, file_digest
-from lowerdeck.fingerprints.imports import imports_of
+from lowerdeck.fingerprints.imports import KEPT, imports_of
 from lowerdeck.registry.components import module_of
 
 PACKAGE = "lowerdeck"
@@ -87,8 +88,9 @@ class Sources:
         root = self.roots.get(module.partition(".")[0])
         if root is None:
             return None
-        place = root.joinpath(*module.split("."))
-        return next((file for file in (place / "__init__.py", place.with_suffix(".py")) if file.is_file()), None)
+        place = os.path.join(root, *module.split("."))  # noqa: PTH118  thousands of names
+        files = (f"{place}/__init__.py", f"{place}.py")
+        return next((Path(file) for file in files if os.path.isfile(file)), None)  # noqa: PTH113  as above
 
     def modules_below(self, package: str) -> list[str]:
         """All modules of `package`, including itself; only itself if it is a plain module."""
@@ -161,6 +163,7 @@ def stage_code(config: Mapping[str, Any], workspace: Path) -> dict[str, str]:
         workspace: Folder with stages/.
     """
     closures = stage_closures(config, Sources.of_workspace(workspace, config["build"]["plugins"]))
+    KEPT.write()
     digest_of = functools.cache(file_digest)
     return {name: code_digest(modules, digest_of) for name, modules in closures.items()}
 
