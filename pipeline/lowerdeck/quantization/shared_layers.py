@@ -69,7 +69,7 @@ def separate_shared_layers(module: GraphModule) -> None:
 
 
 def _is_grouped_transposed(layer: Node) -> bool:
-    return layer.target in _TRANSPOSED and len(layer.args) > _GROUPS and layer.args[_GROUPS] != 1
+    return layer.target in _TRANSPOSED and bool(len(layer.args) > _GROUPS and layer.args[_GROUPS] != 1)
 
 
 def _constants(layer: Node) -> list[Node]:
