@@ -22,7 +22,7 @@ from typing import Any
 from lowerdeck.execution.environment import fix_environment
 
 if __name__ == "__main__":
-    fix_environment("benchmarks.evaluation")  # kernels are those that stages get, which is decided before torch starts
+    fix_environment()  # kernels are those that stages get, which is decided before torch starts
 
 import torch
 

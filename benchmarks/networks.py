@@ -10,7 +10,6 @@ convolutions, in the branches of a residual or a concatenation. A number makes t
 from __future__ import annotations
 
 import argparse
-import copy
 import random
 import subprocess
 import sys
@@ -33,7 +32,8 @@ if TYPE_CHECKING:
 
 TARGETS = ("xnnpack_cpu", "neutron_imxrt700", "ethos_u55_128", "ethos_u85_256", "cortex_m55")
 VERDICTS = ("right", "refused", "wrong", "crashed")
-_CALIBRATION_SAMPLES, _FRESH_SAMPLES = 8, 4
+_SAMPLES, _FRESH_SAMPLES = 12, 4
+"""How many inputs are drawn, and how many of these calibration does not see."""
 _MOST_ADDED_UP = 2.0
 """Largest error relative to its bound: what convert accepts where every operator conforms by itself, because the bound
 of steep functions is measured on few random perturbations."""
@@ -444,7 +444,9 @@ def build(number: int, target: str, backend: Backend, spread: float = 1.5) -> Bu
 
     try:
         network = Network(number).eval()
-        verdict, detail = lowered(network, network.shape, number, backend, spread)
+        generator = torch.Generator().manual_seed(number)
+        drawn = [(spread * torch.randn(network.shape, generator=generator),) for _ in range(_SAMPLES)]
+        verdict, detail = lowered(network, drawn, backend)
     except LowerdeckError as error:
         verdict, detail = "refused", " ".join(str(error).split())
     except Exception as error:  # what must not happen: told apart from what is refused
@@ -453,15 +455,13 @@ def build(number: int, target: str, backend: Backend, spread: float = 1.5) -> Bu
     return Build(number, target, verdict, detail)
 
 
-def lowered(network: nn.Module, shape: list[int], number: int, backend: Backend, spread: float) -> tuple[str, str]:
+def lowered(network: nn.Module, drawn: Sequence[tuple[Tensor, ...]], backend: Backend) -> tuple[str, str]:
     """Whether the `.pte` of a network is right or wrong, and what was delegated, measured and reported.
 
     Args:
-        network: Takes one float tensor.
-        shape: Its shape.
-        number: Makes the inputs.
+        network: Takes tensors, without batches.
+        drawn: Its inputs; the last few are not for calibration.
         backend: To lower to.
-        spread: Standard deviation of the inputs.
 
     Raises:
         Exception: whatever a build raises; a LowerdeckError where it refuses.
@@ -471,6 +471,7 @@ def lowered(network: nn.Module, shape: list[int], number: int, backend: Backend,
     from lowerdeck.conformance.programs import program_errors
     from lowerdeck.contracts.conformance import ConformanceSettings
     from lowerdeck.contracts.quantization import QuantizationScheme
+    from lowerdeck.formats import pt2
     from lowerdeck.quantization.fallback import quantizer_of
     from lowerdeck.runtime.floats import FloatProgram
     from lowerdeck.runtime.loading import open_made_program
@@ -480,23 +481,25 @@ def lowered(network: nn.Module, shape: list[int], number: int, backend: Backend,
     from lowerdeck.steps.partition import partition_conforming
     from lowerdeck.steps.quantize import quantize
 
-    generator = torch.Generator().manual_seed(number)
-    drawn = [(spread * torch.randn(shape, generator=generator),) for _ in range(_CALIBRATION_SAMPLES + _FRESH_SAMPLES)]
-    known, fresh = drawn[:_CALIBRATION_SAMPLES], drawn[_CALIBRATION_SAMPLES:]
+    known, fresh = drawn[:-_FRESH_SAMPLES], drawn[-_FRESH_SAMPLES:]
 
     def exported() -> torch.export.ExportedProgram:
-        return export(network, [shape], (), backend.memory_format)
+        dtypes = [str(each.dtype).removeprefix("torch.") for each in drawn[0]]
+        return export(network, [list(each.shape) for each in drawn[0]], (), backend.memory_format, dtypes)
 
     observing, converting = (quantizer_of(backend, QuantizationScheme(name="int8")) for _ in range(2))
     if observing is None or converting is None:
         raise ValueError("the backend does not quantize")
     state = calibrate(exported(), observing, known, len(known))
-    quantized, said = quantize(exported(), converting, state)[0], list[str]()
-    made = partition_conforming(lambda: copy.deepcopy(quantized), backend, known, ConformanceSettings(), said.append)
+    said: list[str] = []
     with tempfile.TemporaryDirectory() as folder, chdir(folder):
-        write_edge_program(made.program, made.edge_config)
-        work = Path(folder, "work")
+        file, work = Path(folder, "quantized.pt2"), Path(folder, "work")
         work.mkdir()
+        with file.open("wb") as opened_file:
+            pt2.save(quantize(exported(), converting, state)[0], opened_file)
+        quantized = pt2.load(file)
+        made = partition_conforming(lambda: pt2.load(file), backend, known, ConformanceSettings(), said.append)
+        write_edge_program(made.program, made.edge_config)
         found = convert_conforming(
             read_edge_program(), made.plan, backend, known, work, ConformanceSettings(), said.append
         )

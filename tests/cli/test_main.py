@@ -20,6 +20,7 @@ from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import write_table
 from lowerdeck.cli.commands import HELP
 from lowerdeck.cli.main import main, parser_of
+from lowerdeck.execution.environment import fixed_environment
 from lowerdeck.pages import dvc_plots_template
 from lowerdeck.tracking import ui
 from tests.backends.neutron import environments
@@ -322,6 +323,25 @@ def test_plugins_of_the_current_folder_are_found_by_the_installed_command(tmp_pa
     environment = os.environ | {"PYTHONPATH": SOURCES}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.stdout == "1\n", done.stderr
+
+
+@pytest.mark.parametrize(("arguments", "starts"), [(["run", "missing.pte"], 2), (["report"], 1), (["run", "-h"], 1)])
+def test_what_executes_models_starts_with_the_kernels_of_stages(arguments: list[str], starts: int) -> None:
+    code = (
+        "import os, sys; from lowerdeck.cli.main import main; from lowerdeck.execution.environment import *; "
+        "print(all(os.environ.get(name) == value for name, value in fixed_environment().items()), flush=True); "
+        f"sys.argv[1:] = {arguments}; main()"
+    )
+    free = {name: value for name, value in os.environ.items() if name not in fixed_environment()}
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        env=free | {"PYTHONPATH": SOURCES},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    before_main = [line for line in done.stdout.splitlines() if line in ("True", "False")]
+    assert before_main == ["False", "True"][:starts], done.stderr
 
 
 def test_help_imports_nothing_heavy() -> None:

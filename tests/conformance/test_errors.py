@@ -58,6 +58,18 @@ def test_indices_are_equal_or_not() -> None:
     assert found.excess > 1
 
 
+def test_indices_that_a_step_decides_are_explained_as_far_as_it_goes() -> None:
+    expected = torch.arange(8)
+    flipped, wrong = expected.clone(), expected.flip(0)
+    flipped[2] = 5
+
+    def found(actual: torch.Tensor) -> OutputError:
+        return output_error("out", [(expected, actual)], None, 3, quantized=True, rounded=lambda: [(expected, flipped)])
+
+    assert found(flipped).excess <= 1
+    assert found(wrong).excess > 1
+
+
 def test_nan_in_one_of_both_is_the_largest_error_and_in_both_none() -> None:
     nan = torch.tensor([math.nan, 1.0])
     assert output_error("out", [(nan, nan)], None, 1, quantized=False).max_error == 0

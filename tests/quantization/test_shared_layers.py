@@ -48,8 +48,8 @@ def _convolution(*, bias: bool = False) -> nn.Module:
     return nn.Conv2d(8, 8, 3, padding=1, bias=bias)
 
 
-def _norm() -> nn.Module:
-    return _trained(nn.BatchNorm2d(8))
+def _norm(channels: int = 8) -> nn.Module:
+    return _trained(nn.BatchNorm2d(channels))
 
 
 def _tied() -> nn.Module:
@@ -107,6 +107,11 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "tied bias": (_tied, IMAGE),
     "computed weight": (_weight_normed, IMAGE),
     "transposed read beside": (lambda: Calling(_read_beside, nn.ConvTranspose2d(8, 8, 2, 2), _norm()), IMAGE),
+    "grouped transposed": (
+        lambda: nn.Sequential(nn.ConvTranspose2d(8, 16, 3, 2, 1, output_padding=1, groups=4), _norm(16), nn.ReLU()),
+        IMAGE,
+    ),
+    "depthwise transposed": (lambda: nn.Sequential(nn.ConvTranspose2d(8, 8, 2, 2, groups=8), _norm()), IMAGE),
     "conv1d read beside": (
         lambda: Calling(_read_beside, nn.Conv1d(8, 8, 3, padding=1), _trained(nn.BatchNorm1d(8))),
         SIGNAL,
@@ -162,7 +167,8 @@ def test_both_calls_of_a_layer_are_delegated(name: str, target: str) -> None:
     layer, shape = (_convolution(bias=True), IMAGE) if name == "conv" else (nn.Linear(8, 8), ROWS)
     nn.init.normal_(layer.get_parameter("bias"))
     network = Calling(lambda x, f: f(torch.tanh(f(x)) * 3), layer).eval()
-    verdict, detail = lowered(network, list(shape), 1, create(target), 1.5)
+    drawn = [(1.5 * torch.randn(shape),) for _ in range(12)]
+    verdict, detail = lowered(network, drawn, create(target))
     assert verdict == "right", detail
     assert "stays on the CPU" not in detail
     assert re.match(r"(\d+) of \1 operators delegated", detail), detail

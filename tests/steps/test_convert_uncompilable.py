@@ -10,6 +10,8 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks.in_turns import create
+from benchmarks.networks import lowered
 from lowerdeck.artifacts.edge_programs import read_edge_program, write_edge_program
 from lowerdeck.compat import xnnpack
 from lowerdeck.contracts.conformance import ConformanceSettings
@@ -36,6 +38,42 @@ class Shuffled(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         scores: torch.Tensor = self.after(self.shuffle(torch.relu(self.before(x))))
         return scores
+
+
+class Randomized(nn.Module):
+    """A function that NXP does not have, nor ExecuTorch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before = nn.Conv2d(8, 8, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.rrelu(self.before(x))
+
+
+def test_an_operator_without_a_kernel_is_refused_with_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = quantized(Randomized().eval(), SHAPE)
+    made = partition(program, neutron())
+    monkeypatch.chdir(tmp_path)
+    write_edge_program(made.program, made.edge_config)
+    with pytest.raises(
+        ConversionError, match=r"does not delegate .*rrelu.*test_convert_uncompilable\.py:\d+\)"
+    ) as caught:
+        convert_conforming(
+            read_edge_program(), made.plan, neutron(), [], tmp_path, ConformanceSettings(), lambda line: None
+        )
+    assert "no CPU kernel" in str(caught.value)
+
+
+def test_a_softplus_that_executorch_fails_on_stays_on_the_cpu() -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv2d(8, 8, 1), nn.Softplus()).eval()
+    verdict, detail = lowered(network, [(torch.randn(SHAPE),) for _ in range(8)], create("xnnpack_cpu"))
+    assert verdict == "right", detail
+    assert "was not compiled: executorch raised KeyError: 'val'" in detail
+    assert "stays on the CPU" in detail
 
 
 @pytest.fixture(scope="module")

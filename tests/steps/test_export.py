@@ -103,6 +103,14 @@ def test_an_output_whose_size_depends_on_values_is_refused() -> None:
         export(Calls(lambda x: x[x > 0]), [[1, 4]])
 
 
+@pytest.mark.parametrize("function", [lambda x: torch.fft.rfft(x).abs(), lambda x: torch.complex(x, x)])
+def test_complex_numbers_are_refused_with_their_place(function: Callable[[torch.Tensor], Any]) -> None:
+    with pytest.raises(
+        LowerdeckError, match=r"\(aten\..*test_export\.py:\d+\) has complex numbers.*\n.*two matrix products"
+    ):
+        export(Calls(function), [[1, 4]])
+
+
 def test_control_flow_that_depends_on_values_is_explained() -> None:
     with pytest.raises(LowerdeckError, match=r"(?s)depends on the values of tensors.*torch\.where or torch\.cond"):
         export(Calls(lambda x: x + 1 if x.sum() > 0 else x), [[1, 4]])

@@ -31,6 +31,8 @@ HELP: Mapping[str, str] = {
     "completion": "print the completion of this command for a shell",
 }
 """In the order of `lowerdeck --help`."""
+EXECUTE_MODELS = frozenset({"measure", "operators", "run", "sensitivity"})
+"""Commands that execute models in their own process, by the same kernels as stages do."""
 _SHARED = {"init": "workspace", "upgrade": "workspace", "plots-template": "ui"}
 
 

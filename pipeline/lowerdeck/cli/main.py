@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from lowerdeck.cli.commands import HELP, module_of
+from lowerdeck.cli.commands import EXECUTE_MODELS, HELP, module_of
 from lowerdeck.compat.terminal import escaped_output
 
 
@@ -25,6 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _main(arguments: Sequence[str] | None) -> int:
+    owns_process = arguments is None
     arguments = sys.argv[1:] if arguments is None else arguments
     parser = parser_of(next((text for text in arguments if not text.startswith("-")), ""))
     options, rest = parser.parse_known_args(arguments)
@@ -32,6 +33,10 @@ def _main(arguments: Sequence[str] | None) -> int:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if rest:  # argparse accepts positional arguments on one side of an option only
         options.overrides = [*options.overrides, *rest]
+    if owns_process and options.command in EXECUTE_MODELS:
+        from lowerdeck.execution.environment import fix_environment
+
+        fix_environment()
     from pathlib import Path  # takes a tenth of the time of --help, which ends before
 
     if (here := str(Path.cwd())) not in sys.path:

@@ -48,6 +48,9 @@ def add(commands: Any) -> None:
 
 def _run(options: argparse.Namespace) -> None:
     from lowerdeck.cli.run_program import describe, run_on_device, run_program
+    from lowerdeck.execution.arithmetic import fix_sums
+
+    fix_sums()
 
     if options.on is not None:
         if options.method != "forward":

@@ -38,14 +38,15 @@ def output_error(
         depth: Number of roundings in succession that led to it.
         quantized: Whether integers are involved in its computation.
         rounded: Computes the same with the reference's own integers rounded in another way as actual values. They raise
-            the bounds: an activation function may turn one step at its input into several at its output. Called only
-            where the error exceeds what `depth` explains, because it executes the reference once more.
+            the bounds: an activation function may turn one step at its input into several at its output, and one step
+            decides which of two nearly equal values is the largest. Called only where the error exceeds what `depth`
+            explains, because it executes the reference once more.
 
     Raises:
         LowerdeckError: the shapes of a pair differ.
     """
     error = _error_within(name, pairs, scale, depth, quantized=quantized)
-    if rounded is None or error.excess <= 1 or error.unit is ErrorUnit.SHARE:
+    if rounded is None or error.excess <= 1:
         return error
     by_rounding = _error_within(name, rounded(), scale, depth, quantized=quantized)
     if not math.isfinite(by_rounding.max_error):  # it left the domain of a function, and explains nothing

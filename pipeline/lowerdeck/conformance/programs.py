@@ -16,6 +16,7 @@ from lowerdeck.contracts.conformance import OutputError
 from lowerdeck.graph.modules import module_path
 from lowerdeck.graph.node_origins import history
 from lowerdeck.graph.node_values import NodeValues
+from lowerdeck.graph.nodes import operator_name
 from lowerdeck.graph.source_lines import source_line
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def edge_deviation(quantized: ExportedProgram, edge: ExportedProgram, samples: S
     first = _first_deviating(quantized, edge, samples[0])
     if first is None:
         return Deviation(output=worst, node="", place="")
-    known = (str(first.target), module_path(first), source_line(first.meta.get("stack_trace")))
+    known = (operator_name(first), module_path(first), source_line(first.meta.get("stack_trace")))
     return Deviation(output=worst, node=first.name, place=", ".join(filter(None, known)))
 
 
@@ -104,10 +105,7 @@ def program_errors(
     return tuple(
         output_error(
             node.name,
-            [
-                (wanted[node.name].to(torch.float32), actual[index])
-                for wanted, actual in zip(expected, results, strict=True)
-            ],
+            [(wanted[node.name], actual[index]) for wanted, actual in zip(expected, results, strict=True)],
             scale,
             depth_of(edge.graph),
             quantized=is_quantized(edge.graph),

@@ -17,18 +17,26 @@ _KEPT_BYTES = 256 << 20
 
 
 def fix_arithmetic() -> BuildConfig:
-    """Fix PyTorch's seed, and its number of threads and kernels, which decide the order of sums."""
+    """Fix PyTorch's seed, number of threads and kernels to what the configuration has."""
     import torch
 
-    from lowerdeck.compat.alike_sums import make_sums_alike
     from lowerdeck.config.schema import BuildConfig
 
     build = section(BuildConfig)
-    torch.set_num_threads(build.num_threads)
+    fix_sums(build.num_threads)
     torch.manual_seed(build.seed)
-    make_sums_alike()
     keep_freed_memory()
     return build
+
+
+def fix_sums(num_threads: int = 1) -> None:
+    """Fix PyTorch's number of threads and kernels, which decide the order of sums."""
+    import torch
+
+    from lowerdeck.compat.alike_sums import make_sums_alike
+
+    torch.set_num_threads(num_threads)
+    make_sums_alike()
 
 
 def keep_freed_memory() -> None:

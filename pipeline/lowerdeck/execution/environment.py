@@ -1,4 +1,4 @@
-"""Environment variables that must be set before a stage starts, and the output of libraries."""
+"""Environment variables that must be set before a stage or command starts, and the output of libraries."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ VERBOSE = "LOWERDECK_VERBOSE"
 
 
 def fixed_environment() -> dict[str, str]:
-    """The variables that must be set before a stage starts."""
+    """The variables that must be set before a process that executes models starts."""
     fixed = _FIXED_ENVIRONMENT | (_FIXED_WITH_AVX2 if _has_avx2() else {})
     if not os.environ.get(VERBOSE):
         fixed["TORCH_LOGS"] = os.environ.get("TORCH_LOGS", "-all")
@@ -40,11 +40,11 @@ def _has_avx2() -> bool:
         return False
 
 
-def fix_environment(module: str) -> None:
+def fix_environment() -> None:
     """Restart this process with the variables that cannot be set later, unless they are set."""
     fixed = fixed_environment()
     if any(os.environ.get(key) != value for key, value in fixed.items()):
-        os.execve(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]], os.environ | fixed)  # noqa: S606
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], os.environ | fixed)  # noqa: S606
 
 
 def quiet_libraries() -> None:

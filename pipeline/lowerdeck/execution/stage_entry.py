@@ -47,7 +47,7 @@ def run_stage(
     name = f"stages.{Path(sys.argv[0]).stem}"
     try:
         preload.die_with_parent()
-        fix_environment(name)
+        fix_environment()
         if os.environ.pop(_DVC_STAGE, None):  # removed, so that a fork in the preload server does not do this again
             from lowerdeck.execution.dvc_state import keep_locks
 

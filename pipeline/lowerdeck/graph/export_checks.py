@@ -1,4 +1,4 @@
-"""What torch.export accepts and no later stage can take: outputs that are no tensors, and state outside of buffers."""
+"""What torch.export accepts and no later stage can take: outputs that are no tensors, complex numbers, hidden state."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils._pytree import tree_leaves
 
 from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.graph.library_errors import described_node
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -43,6 +44,19 @@ def check_outputs(program: ExportedProgram, name: str) -> None:
                 "as those of nonzero() and of boolean masks do; memory is planned for fixed sizes. Wrap the model in a "
                 "module that returns a fixed number, e.g. the first k by torch.topk, and name that module as "
                 "model.options.factory"
+            )
+
+
+def check_real(program: ExportedProgram) -> None:
+    """Raise LowerdeckError where a tensor has complex numbers, for which ExecuTorch's programs have no element type."""
+    for node in program.graph.nodes:
+        values = [value for value in tree_leaves(node.meta.get("val")) if isinstance(value, torch.Tensor)]
+        if any(value.dtype.is_complex for value in values):
+            raise LowerdeckError(
+                f"{described_node(node)} has complex numbers, which ExecuTorch's programs do not have\nCompute real "
+                "and imaginary parts as tensors of their own: a Fourier transform is two matrix products, "
+                "`x @ cosines` and `x @ sines`, with constants of the model. Or leave it out of the model, and compute "
+                "it before the program's input"
             )
 
 

@@ -3,7 +3,8 @@
 torchao folds every batch norm behind a convolution or linear layer into that layer's constants. This is wrong where
 something else reads the layer's result, or the constants, without the same batch norm: a pre-activation ResNet adds a
 convolution's result to what follows its batch norm, and EfficientDet's heads share convolutions between levels that
-have batch norms of their own. A bias takes its scale from its layer's input, so that it has one for each call.
+have batch norms of their own. It also folds into grouped transposed convolutions as if these had one group. A bias
+takes its scale from its layer's input, so that it has one for each call.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ _LAYERS = (
     *(_aten.conv_transpose1d.default, _aten.conv_transpose2d.input, _aten.conv_transpose3d.input),
 )
 _TRANSPOSED = _LAYERS[-3:]
+_GROUPS = 6
+"""Position of the number of groups among the arguments of a transposed convolution."""
 _NOT_COPIED = ("source_fn_stack", "torch_fn")
 """Metadata that says which function of torch a node comes from."""
 
@@ -38,13 +41,15 @@ _NOT_COPIED = ("source_fn_stack", "torch_fn")
 def separate_shared_layers(module: GraphModule) -> None:
     """Change `module` in place so that folding its batch norms keeps what it computes, and each call has its own bias.
 
-    - Behind a layer whose result others read as well, or whose weight is computed, a batch norm becomes a depthwise
-      convolution of size 1; behind a linear layer, a multiplication and an addition.
+    - Behind a layer whose result others read as well, whose weight is computed, or that is a transposed convolution
+      with groups, a batch norm becomes a depthwise convolution of size 1; behind a linear layer, a multiplication and
+      an addition.
     - Into layers that share constants, batch norms are folded here. Calls with the same batch norm share the result.
     """
     layers = [node for node in module.graph.nodes if node.target in _LAYERS]
     for layer in layers:
-        if len(layer.users) > 1 or any(each.op != "get_attr" for each in _constants(layer)):
+        is_computed = any(each.op != "get_attr" for each in _constants(layer))
+        if len(layer.users) > 1 or is_computed or _is_grouped_transposed(layer):
             for norm in _batch_norms(layer):
                 _replace(module, norm)
     calls = Counter(each.target for layer in layers for each in _constants(layer))
@@ -61,6 +66,10 @@ def separate_shared_layers(module: GraphModule) -> None:
             layer.replace_input_with(bias, _read(module, layer, name, bias.meta))
     module.graph.eliminate_dead_code()
     module.recompile()
+
+
+def _is_grouped_transposed(layer: Node) -> bool:
+    return layer.target in _TRANSPOSED and bool(len(layer.args) > _GROUPS and layer.args[_GROUPS] != 1)
 
 
 def _constants(layer: Node) -> list[Node]:

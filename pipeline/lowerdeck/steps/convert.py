@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -29,10 +31,15 @@ from lowerdeck.delegation.transposes import with_transposes
 from lowerdeck.formats.etrecord import Recorder
 from lowerdeck.formats.method_memory import WorkingMemory, working_memory
 from lowerdeck.graph import io_boundary
+from lowerdeck.graph.library_errors import described_node
+from lowerdeck.graph.nodes import operator_name
 from lowerdeck.graph.state import store_initial_state
 
 if TYPE_CHECKING:
     from executorch.exir import EdgeProgramManager, ExecutorchProgramManager
+
+
+_MISSING_KERNELS = re.compile(r"Missing out variants: \{(.*)\}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +113,7 @@ def convert(
     Raises:
         PartitionCompilationError: a partition was not compiled.
         ConverterTimeoutError: the converter exceeded its time limit.
+        ConversionError: ExecuTorch has no kernel for an operator that is not delegated.
         LowerdeckError: the converter, the partitioner's decisions or their result differ from those in partition, or
             the program cannot have the integer inputs or outputs that the backend's options require.
     """
@@ -131,7 +139,8 @@ def convert(
         if replace_kernels is not None:
             lowered = replace_kernels(lowered)
         store_initial_state(lowered.exported_program())
-        executorch_program = _planned(lowered, lowering.executorch_config or ExecutorchBackendConfig(), banks)
+        with _naming_operators_without_kernels(lowered, backend):
+            executorch_program = _planned(lowered, lowering.executorch_config or ExecutorchBackendConfig(), banks)
     method = next(plan for plan in executorch_program.executorch_program.execution_plan if plan.name == "forward")
     if len(method.delegates) < len(plan.partitions) or len(partitions) != len(plan.partitions):
         raise ConversionError(
@@ -172,6 +181,29 @@ def _nodes_of_instructions(
         elif (part := next(partitions, None)) is not None:
             found[instruction] = sorted(part.nodes)
     return found
+
+
+@contextmanager
+def _naming_operators_without_kernels(lowered: EdgeProgramManager, backend: Backend) -> Iterator[None]:
+    """Replace ExecuTorch's error about operators that it has no kernel for by one with their places in the model."""
+    try:
+        yield
+    except RuntimeError as error:
+        named = _MISSING_KERNELS.search(str(error))
+        missing = () if named is None else re.findall(r"aten::\w+", named[1])
+        nodes = [node for node in lowered.exported_program().graph.nodes if node.op == "call_function"]
+        places = [
+            described_node(node)
+            for node in nodes
+            if operator_name(node).rpartition(".")[0].replace(".", "::", 1) in missing
+        ]
+        if not places:
+            raise
+        raise ConversionError(
+            f"{backend.name} does not delegate {', '.join(places)}, and ExecuTorch has no CPU kernel for it\nRewrite "
+            "that line of the model with core ATen operators (torch's documentation lists them), or choose a target "
+            "that delegates it"
+        ) from error
 
 
 def _planned(

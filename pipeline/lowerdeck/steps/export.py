@@ -37,14 +37,14 @@ def export(
 
     Raises:
         LowerdeckError: torch.export cannot trace the model, the model rejects some sizes, returns other things than
-            tensors in containers, keeps state outside of buffers, or pools in a way that ExecuTorch does not have; the
-            message has the reason, and what to change.
+            tensors in containers, keeps state outside of buffers, computes with complex numbers, or pools in a way that
+            ExecuTorch does not have; the message has the reason, and what to change.
     """
     import torch
 
     from lowerdeck.graph import outputs
     from lowerdeck.graph.adaptive_pooling import fix_adaptive_max_pooling
-    from lowerdeck.graph.export_checks import check_no_hidden_state, check_outputs, written_attributes
+    from lowerdeck.graph.export_checks import check_no_hidden_state, check_outputs, check_real, written_attributes
     from lowerdeck.graph.recurrent_layers import RecurrentAsLinear
     from lowerdeck.graph.state import with_mutation_outputs
 
@@ -58,6 +58,7 @@ def export(
             with RecurrentAsLinear():
                 exported = outputs.traced(model.eval(), example_inputs, dynamic_shapes)
             check_outputs(exported, type(model).__name__)
+            check_real(exported)
             exported = outputs.with_plain_containers(exported)
             fix_adaptive_max_pooling(exported)
             program = with_mutation_outputs(exported)

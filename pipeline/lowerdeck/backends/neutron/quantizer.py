@@ -17,9 +17,10 @@ from lowerdeck.backends.neutron.ranges import correct_ranges
 from lowerdeck.compat import nxp
 
 if TYPE_CHECKING:
-    from torch.fx import GraphModule, Node
+    from torch.fx import Graph, GraphModule, Node
 
 _aten = torch.ops.aten
+_POOLING = (_aten.avg_pool1d.default, _aten.avg_pool2d.default)
 _TABLES = (_aten.sigmoid.default, _aten.sigmoid_.default, _aten.tanh.default, _aten.tanh_.default)
 
 
@@ -36,9 +37,11 @@ class SeparatingQuantizer(NeutronQuantizer):  # type: ignore[misc]  # ExecuTorch
     def transform_for_annotation(self, model: GraphModule) -> GraphModule:
         """Run NXP's transformation, which moves fused activations in front of concatenations.
 
-        Before it, `@` becomes `torch.bmm`, which is the only matrix product that NXP's quantizer has.
+        Before it, `@` becomes `torch.bmm`, which is the only matrix product that NXP's quantizer has, and average
+        pooling gets the stride that its converter reads.
         """
         use_bmm(model.graph)
+        _state_strides(model.graph)
         model.recompile()
         with _tables_apart():
             transformed: GraphModule = super().transform_for_annotation(model)
@@ -55,6 +58,13 @@ class SeparatingQuantizer(NeutronQuantizer):  # type: ignore[misc]  # ExecuTorch
             annotated: GraphModule = super().annotate(model)
         correct_ranges(annotated.graph, is_qat=self.is_qat)
         return annotated
+
+
+def _state_strides(graph: Graph) -> None:
+    """Give average pooling without a stride that of its windows, which PyTorch takes."""
+    for node in graph.nodes:
+        if node.target in _POOLING and (len(node.args) == 2 or not node.args[2]):
+            node.args = (*node.args[:2], node.args[1], *node.args[3:])
 
 
 def _tables_apart() -> AbstractContextManager[None]:
