@@ -28,4 +28,4 @@ def source(name: str) -> DatasetSource:
     Raises:
         ConfigurationError: it does not exist.
     """
-    return cast(DatasetSource, components.load(__name__, name, available(), "dataset source"))
+    return cast(DatasetSource, components.load(__name__, __path__[0], name, DEFINES, "dataset source"))

@@ -29,4 +29,4 @@ def source(kind: str) -> DeviceModule:
     Raises:
         ConfigurationError: it does not exist.
     """
-    return cast(DeviceModule, components.load(__name__, kind, available(), "kind of device"))
+    return cast(DeviceModule, components.load(__name__, __path__[0], kind, DEFINES, "kind of device"))

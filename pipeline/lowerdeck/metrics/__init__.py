@@ -22,4 +22,4 @@ def source(name: str) -> Metric:
     Raises:
         ConfigurationError: it does not exist.
     """
-    return cast(Metric, components.load(__name__, name, available(), "metric"))
+    return cast(Metric, components.load(__name__, __path__[0], name, DEFINES, "metric"))

@@ -27,4 +27,4 @@ def source(name: str) -> ModelSource:
     Raises:
         ConfigurationError: it does not exist.
     """
-    return cast(ModelSource, components.load(__name__, name, available(), "model source"))
+    return cast(ModelSource, components.load(__name__, __path__[0], name, DEFINES, "model source"))

@@ -29,15 +29,24 @@ def modules_defining(folder: str, names: frozenset[str]) -> tuple[str, ...]:
     return tuple(path.stem for path in sorted(Path(folder).glob("*.py")) if names <= _top_level_definitions(path))
 
 
-def load(package: str, name: str, available: tuple[str, ...], kind: str) -> ModuleType:
+def load(package: str, folder: str, name: str, names: frozenset[str], kind: str) -> ModuleType:
     """Import `package.name`, or the user's own module if `name` is dotted; compose has checked that it may be named.
 
+    Args:
+        package: Name of the package.
+        folder: Its folder; only the text of the named module is parsed, unless there is none.
+        name: Which module.
+        names: What components define at top level.
+        kind: What they are called in messages.
+
     Raises:
-        ConfigurationError: `name` is not among `available`.
+        ConfigurationError: there is no such component.
     """
     if is_own(name):
         return importlib.import_module(name)
-    if name not in available:
+    path = Path(folder) / f"{name}.py"
+    if not name.isidentifier() or not path.is_file() or missing_definitions(path, names):
+        available = modules_defining(folder, names)
         raise ConfigurationError(
             f"unknown {kind} {name!r}; there are: {', '.join(available)}.{did_you_mean(name, available)}"
         )

@@ -26,4 +26,4 @@ def source(name: str) -> Task:
     Raises:
         ConfigurationError: it does not exist.
     """
-    return cast(Task, components.load(__name__, name, available(), "task"))
+    return cast(Task, components.load(__name__, __path__[0], name, DEFINES, "task"))

@@ -26,4 +26,4 @@ def source(name: str) -> Decoder:
     Raises:
         ConfigurationError: it does not exist.
     """
-    return cast(Decoder, components.load(__name__, name, available(), "decoder"))
+    return cast(Decoder, components.load(__name__, __path__[0], name, DEFINES, "decoder"))
