@@ -65,6 +65,29 @@ def record(options: Options, outputs: Mapping[str, Any], target: Any, inputs: Se
     return {name: np.asarray(value) for name, value in found.items()}
 
 
+def record_many(
+    options: Options, outputs: Mapping[str, Any], targets: Sequence[Any]
+) -> Mapping[str, npt.NDArray[Any]] | None:
+    """`record` of several samples at once; None where one of them needs a closer look."""
+    scores = output_choice.many_scores(outputs, options.output)
+    if scores is None or not all(type(target) is int and 0 <= target < scores.shape[1] for target in targets):
+        return None
+    if not np.isfinite(scores).all():
+        return None
+    rows, labels, places = np.arange(len(scores)), np.array(targets, np.int64), np.arange(scores.shape[1])
+    predicted = scores.argmax(axis=1)
+    own = scores[rows, labels][:, None]
+    rank = (scores > own).sum(axis=1) + ((scores == own) & (places < labels[:, None])).sum(axis=1)
+    return {
+        "predicted": predicted,
+        "num_scores": np.full(len(scores), scores.shape[1]),
+        "confidence": _probabilities(options, scores)[rows, predicted],
+        "label": labels,
+        "hit": rank == 0,
+        **{f"hit_{k}": rank < k for k in options.top_k},
+    }
+
+
 def measure(options: Options, records: Mapping[str, Any], weights: Floats) -> Mapping[str, Floats]:
     """See `metrics`; top-k accuracies only where the model has more than k classes."""
     total = weights.sum(axis=1)
@@ -103,12 +126,13 @@ def overlay(
 
 
 def _probabilities(options: Options, scores: Floats) -> Floats:
+    """Those of one sample [c] or of several [b x c]."""
     if options.scores == "probabilities":
         return scores
     if not np.isfinite(scores).all():  # its prediction counts, and has no confidence
         return np.zeros_like(scores)
-    exponents = np.exp(scores - scores.max())
-    probabilities: Floats = exponents / exponents.sum()
+    exponents = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    probabilities: Floats = exponents / exponents.sum(axis=-1, keepdims=True)
     return probabilities
 
 
