@@ -51,6 +51,14 @@ def test_what_is_wrong_is_said_of_one_sample(target: Any) -> None:
     assert classification.record_many(classification.Options(), {"output": values}, [0, 1]) is None
 
 
+def test_f1_is_the_same_however_classes_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    records = {"label": LABELS, "predicted": SCORES.argmax(1)}
+    weights = GENERATOR.multinomial(300, np.full(300, 1 / 300), size=700).astype(np.float64)
+    by_products = classification._f1(records, weights)
+    monkeypatch.setattr(classification, "_MULTIPLIED_AT_ONCE", 0)
+    assert by_products.tobytes() == classification._f1(records, weights).tobytes()
+
+
 def test_the_calibration_error_by_its_definition() -> None:
     exponents = np.exp(SCORES - SCORES.max(1, keepdims=True))
     confidence = (exponents / exponents.sum(1, keepdims=True)).max(1)

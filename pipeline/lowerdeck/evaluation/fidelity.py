@@ -77,12 +77,12 @@ def measure(
         float64 [b] each.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
-        noise = np.where(weights > 0, weights * records["noise"], 0.0).sum(axis=1)
+        noise = _weighted(weights, records["noise"])
         signal = weights @ records["signal"]
         decibels = np.where(noise > 0, 10 * np.log10(signal / noise), IDENTICAL_DB)
         sqnr = np.where(signal > 0, np.clip(decibels, -IDENTICAL_DB, IDENTICAL_DB), 0.0)
         count = np.maximum(weights @ records["count"], 1.0)
-        errors = np.where(weights > 0, weights * records["error_sum"], 0.0).sum(axis=1)
+        errors = _weighted(weights, records["error_sum"])
     return {
         "sqnr_db": sqnr,
         "cosine": (weights @ records["cosine"]) / weights.sum(axis=1),
@@ -90,3 +90,12 @@ def measure(
         "error_mean": errors / count,
         "exact_share": (weights @ records["exact"]) / count,
     }
+
+
+def _weighted(weights: npt.NDArray[np.float64], values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """The sum of the values of each draw, float64 [b]; an infinite one counts only where it was drawn."""
+    weighted = weights * values
+    if not np.isfinite(values).all():
+        weighted = np.where(weights > 0, weighted, 0.0)
+    sums: npt.NDArray[np.float64] = weighted.sum(axis=1)
+    return sums

@@ -16,6 +16,8 @@ from lowerdeck.tasks import outputs as output_choice
 TARGETS = ("class",)
 _COUNTED_AT_ONCE = 1 << 20
 """Weights that are counted by one call: many calls take time, and large ones memory."""
+_MULTIPLIED_AT_ONCE = 1 << 18
+"""Products of a call: OpenBLAS starts threads for larger ones, which wait more than they compute."""
 NUM_BINS = 15
 """Bins of the calibration error: Guo et al., "On Calibration of Modern Neural Networks", ICML 2017, section 5."""
 
@@ -143,14 +145,21 @@ def _f1(records: Mapping[str, Any], weights: Floats) -> Floats:
     hits = actual == predicted
 
     def counts(members: npt.NDArray[np.int64], chosen: Any = 1.0) -> Floats:
-        at_once = max(1, _COUNTED_AT_ONCE // max(1, len(members)))
+        """How often samples of each class were drawn [b x classes]: whole numbers, exact in any order of sums."""
+        size = len(members) * len(classes)
+        by_product = size <= _MULTIPLIED_AT_ONCE
+        table = np.eye(len(classes))[members] * np.reshape(chosen, (-1, 1)) if by_product else None
+        at_once = max(1, _MULTIPLIED_AT_ONCE // size if by_product else _COUNTED_AT_ONCE // len(members))
         found: list[Floats] = []
         for start in range(0, len(weights), at_once):
-            part = weights[start : start + at_once] * chosen
+            part = weights[start : start + at_once]
+            if table is not None:
+                found.append(part @ table)
+                continue
             places = members + len(classes) * np.arange(len(part))[:, None]  # each row has counts of its own
-            counted: Any = np.bincount(places.ravel(), part.ravel(), len(part) * len(classes))
-            found.append(counted)
-        return np.concatenate(found).reshape(len(weights), len(classes))
+            counted: Any = np.bincount(places.ravel(), (part * chosen).ravel(), len(part) * len(classes))
+            found.append(counted.reshape(len(part), len(classes)))
+        return np.concatenate(found)
 
     both, either = 2 * counts(actual, hits), counts(actual) + counts(predicted)
     scores = output_choice.ratio(both, either)
