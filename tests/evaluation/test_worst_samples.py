@@ -77,8 +77,8 @@ def test_images_of_a_wrong_class_come_first_and_both_classes_are_named() -> None
     margins = (3.0, -0.5, 1.0, -4.0, 0.1, 6.0)  # of the right class over the other; the fourth is sure and wrong
     for image, margin in zip(shades, margins, strict=True):
         worst.add(SampleOutputs(target=1, values={"delegated": (np.array([[0.0, margin]]),)}, inputs=(image,)))
-    assert [-kept.number for kept in sorted(worst._kept, reverse=True)] == [3, 1, 4, 2]
     captions = [opened(content)[:14] for content in worst.pictures()]
+    assert [-kept.number for kept in sorted(worst._kept, reverse=True)] == [3, 1, 4, 2]
     assert (captions[0] != captions[2]).any(), "ground 0.98 and car 0.52"
     left = SIDE * 3
     assert (captions[0][:, :left] != captions[0][:, left + 4 : 2 * left + 4]).any()

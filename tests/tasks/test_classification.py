@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -23,6 +24,39 @@ def test_metrics_are_the_librarys() -> None:
     assert found["float_accuracy"] == library.accuracy_score(LABELS, predicted)
     assert found["float_top2_accuracy"] == library.top_k_accuracy_score(LABELS, SCORES, k=2)
     assert found["float_f1"] == pytest.approx(library.f1_score(LABELS, predicted, average="macro"), abs=1e-9)
+
+
+@pytest.mark.parametrize("scores", ["logits", "probabilities"])
+@pytest.mark.parametrize("classes", [2, 7, 10, 1000])
+def test_samples_are_recorded_together_with_the_bits_of_each_alone(scores: Literal["logits"], classes: int) -> None:
+    options = classification.Options(scores=scores, top_k=[3, 5])
+    values = GENERATOR.normal(size=(40, 1, classes)).astype(np.float32)
+    values[5:10] = values[5:10].round()  # with scores that are equal
+    values[10] = 1e30
+    targets = GENERATOR.integers(0, classes, 40).tolist()
+    together = classification.record_many(options, {"output": values}, targets)
+    assert together is not None
+    for row, target in enumerate(targets):
+        alone = classification.record(options, {"output": values[row]}, target)
+        assert {name: (array[row].tobytes(), array.dtype) for name, array in together.items()} == {
+            name: (array.tobytes(), array.dtype) for name, array in alone.items()
+        }
+
+
+@pytest.mark.parametrize("target", [3, -1, None, True, [1]])
+def test_what_is_wrong_is_said_of_one_sample(target: Any) -> None:
+    values = GENERATOR.normal(size=(2, 1, 3))
+    assert classification.record_many(classification.Options(), {"output": values}, [0, target]) is None
+    values[1, 0, 1] = np.nan
+    assert classification.record_many(classification.Options(), {"output": values}, [0, 1]) is None
+
+
+def test_f1_is_the_same_however_classes_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    records = {"label": LABELS, "predicted": SCORES.argmax(1)}
+    weights = GENERATOR.multinomial(300, np.full(300, 1 / 300), size=700).astype(np.float64)
+    by_products = classification._f1(records, weights)
+    monkeypatch.setattr(classification, "_MULTIPLIED_AT_ONCE", 0)
+    assert by_products.tobytes() == classification._f1(records, weights).tobytes()
 
 
 def test_the_calibration_error_by_its_definition() -> None:

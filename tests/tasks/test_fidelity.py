@@ -101,8 +101,28 @@ def test_outputs_of_different_shapes_are_refused() -> None:
 
 
 def test_an_output_without_elements_is_exact() -> None:
-    found = fidelity.record(np.zeros((1, 0)), np.zeros((1, 0)), None)
-    assert [float(found[name]) for name in ("cosine", "error_max", "count")] == [1.0, 0.0, 0.0]
+    found = fidelity.records(np.zeros((1, 1, 0)), np.zeros((1, 1, 0)), None)
+    assert [found[name].item() for name in ("cosine", "error_max", "count")] == [1.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("length", [1, 2, 7, 8, 10, 129, 1000])
+@pytest.mark.parametrize("lsb", [None, 0.25])
+def test_samples_are_reduced_together_with_the_bits_of_each_alone(length: int, lsb: float | None) -> None:
+    generator = np.random.default_rng(length)
+    reference = generator.normal(size=(33, 1, length)).astype(np.float32)
+    values = (reference + 0.1 * generator.normal(size=reference.shape)).astype(np.float32)
+    values[3], values[4, 0, 0], values[5, 0, -1], reference[6] = reference[3], np.nan, np.inf, 0
+    values[6] = 0
+    together = fidelity.records(values, reference, lsb)
+    for row in range(len(values)):
+        alone = fidelity.records(values[row : row + 1], reference[row : row + 1], lsb)
+        assert {name: array[0].tobytes() for name, array in alone.items()} == {
+            name: array[row].tobytes() for name, array in together.items()
+        }
+    one, other = np.array(values[0, 0], dtype=np.float64), np.array(reference[0, 0], dtype=np.float64)
+    norms = float(np.sqrt(np.square(one).sum() * np.square(other).sum()))
+    assert together["cosine"][0] == float(one @ other) / norms
+    assert together["noise"][0] == np.square(one - other).sum()
 
 
 def test_tasks_are_found_by_place() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import typing
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -63,9 +64,15 @@ def _values(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ConfigurationError(f"{path} does not exist yet; `dvc repro compose` makes it")
     try:
-        values = plain_values(path.read_text(encoding="utf-8"))
+        values = _content(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError, ValueError):
         values = None
     if not isinstance(values, dict):
         raise ConfigurationError(f"{path} was changed by hand; `dvc repro -f compose` restores it")
     return values
+
+
+@lru_cache(maxsize=1)
+def _content(text: str) -> Any:
+    """What `text` holds, not to be changed; kept, because a stage reads the same file once for each of its sections."""
+    return plain_values(text)

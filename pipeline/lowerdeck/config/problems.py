@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from lowerdeck.compat.pydantic import without_plugins
 from lowerdeck.config.schema import Strict
 from lowerdeck.contracts.errors import ConfigurationError
 from lowerdeck.registry import components
@@ -135,7 +136,8 @@ def validate(schema: type, values: Any, prefix: str = "") -> tuple[Any, list[Pro
 def _validator(schema: type) -> tuple[type, TypeAdapter[Any]]:
     """The strict form of `schema`, and what validates it; to make one takes longer than the rest of composing."""
     checked = schema if hasattr(schema, "__pydantic_config__") else _strict(schema)
-    return checked, TypeAdapter(checked)
+    with without_plugins():
+        return checked, TypeAdapter(checked)
 
 
 def _strict(schema: type) -> type:

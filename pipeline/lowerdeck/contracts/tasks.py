@@ -86,6 +86,9 @@ class Task(Protocol):
     #   mapping with the key `name`, a module of the package or one of a plug-in, and the fields of its `Options`;
     # - `agreement(options, records, other)`: on which samples two programs say the same, bool [n]. `record` of such a
     #   task is also called with the target None, and returns what needs no target;
+    # - `record_many(options, outputs, targets)`: `record` of several samples at once, where it needs no inputs: the
+    #   outputs are [b x ...], and so is each record, with the bits that `record` gives for the sample alone; None where
+    #   it cannot tell, e.g. because a target is wrong, so that `record` says what is;
     # - `units(options, records)`: the number of the unit of every sample, int64 [n], from 0. Units are resampled as a
     #   whole for intervals, e.g. all windows of a recording;
     # - `confusion(options, records)`: the actual and the predicted class of every sample, int64 [n x 2];

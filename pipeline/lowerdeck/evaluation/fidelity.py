@@ -23,44 +23,45 @@ ERRORS_OF = {"quantized": "quantized", "delegated": "delegated_against_quantized
 """Program -> the pair of its errors in steps: each is compared with the program that it was made from."""
 
 
-def record(values: npt.NDArray[Any], reference: npt.NDArray[Any], lsb: float | None) -> dict[str, npt.NDArray[Any]]:
-    """The sums of one sample.
+def records(values: npt.NDArray[Any], reference: npt.NDArray[Any], lsb: float | None) -> dict[str, npt.NDArray[Any]]:
+    """The sums of several samples; those of each do not depend on the others, to the last bit.
 
     Values that are equal have no error, NaN and infinities included; a value that is finite on one side alone has an
     infinite one.
 
     Args:
-        values: The output of one program, any shape and dtype.
+        values: The output of one program, any dtype [b x ...], b > 0.
         reference: That of the other; same shape.
         lsb: One step of the output's quantization; None to leave errors in units of the output.
 
     Returns:
-        float64 scalars: `signal` and `noise` as powers, `cosine` (1 where both are zero), `error_sum`, `error_max`,
+        float64 [b]: `signal` and `noise` as powers, `cosine` (1 where both are zero), `error_sum`, `error_max`,
         and `exact` among `count` elements.
     """
-    given, expected = values.astype(np.float64).ravel(), reference.astype(np.float64).ravel()
+    given, expected = (np.array(each, dtype=np.float64).reshape(len(each), -1) for each in (values, reference))
     finite = np.isfinite(given) & np.isfinite(expected)
     all_finite = bool(finite.all())
     one, other = (given, expected) if all_finite else (np.where(finite, given, 0.0), np.where(finite, expected, 0.0))
-    error, difference = np.zeros_like(one), one - other
-    if len(one):
-        error = error_lsb(one, other, lsb) if lsb else np.abs(difference)
+    difference = one - other
+    error = error_lsb(one, other, lsb) if lsb else np.abs(difference)
     if not all_finite:
         same = (given == expected) | (np.isnan(given) & np.isnan(expected))
         error = np.where(same, 0.0, np.where(finite, error, np.inf))
         difference = np.where(same, 0.0, np.where(finite, difference, np.inf))
-    length = float(np.sqrt(np.square(one).sum() * np.square(other).sum()))
-    both_zero = not one.any() and not other.any()
+    signal = np.square(other).sum(axis=1)
+    length = np.sqrt(np.square(one).sum(axis=1) * signal)
+    products = np.matmul(one[:, np.newaxis, :], other[:, :, np.newaxis])[:, 0, 0]  # sums as in `one @ other` of a row
+    both_zero = ~one.any(axis=1) & ~other.any(axis=1)
     sums = {
-        "signal": np.square(other).sum(),
-        "noise": np.square(difference).sum(),
-        "cosine": float(one @ other) / length if length else float(both_zero),
-        "error_sum": error.sum(),
-        "error_max": error.max(initial=0.0),
-        "exact": (error == 0).sum(),
-        "count": len(error),
+        "signal": signal,
+        "noise": np.square(difference).sum(axis=1),
+        "cosine": np.divide(products, length, out=both_zero.astype(np.float64), where=length != 0),
+        "error_sum": error.sum(axis=1),
+        "error_max": error.max(axis=1, initial=0.0),
+        "exact": (error == 0).sum(axis=1),
+        "count": np.full(len(error), error.shape[1]),
     }
-    return {name: np.array(value, dtype=np.float64) for name, value in sums.items()}
+    return {name: value.astype(np.float64) for name, value in sums.items()}
 
 
 def measure(
@@ -69,19 +70,19 @@ def measure(
     """`sqnr_db`, `cosine` (the mean over samples), `error_max`, `error_mean` and `exact_share`.
 
     Args:
-        records: Those of `record`, each [n].
+        records: Those of `records`, each [n].
         weights: float64 [b x n], how often each sample counts.
 
     Returns:
         float64 [b] each.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
-        noise = np.where(weights > 0, weights * records["noise"], 0.0).sum(axis=1)
+        noise = _weighted(weights, records["noise"])
         signal = weights @ records["signal"]
         decibels = np.where(noise > 0, 10 * np.log10(signal / noise), IDENTICAL_DB)
         sqnr = np.where(signal > 0, np.clip(decibels, -IDENTICAL_DB, IDENTICAL_DB), 0.0)
         count = np.maximum(weights @ records["count"], 1.0)
-        errors = np.where(weights > 0, weights * records["error_sum"], 0.0).sum(axis=1)
+        errors = _weighted(weights, records["error_sum"])
     return {
         "sqnr_db": sqnr,
         "cosine": (weights @ records["cosine"]) / weights.sum(axis=1),
@@ -89,3 +90,12 @@ def measure(
         "error_mean": errors / count,
         "exact_share": (weights @ records["exact"]) / count,
     }
+
+
+def _weighted(weights: npt.NDArray[np.float64], values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """The sum of the values of each draw, float64 [b]; an infinite one counts only where it was drawn."""
+    weighted = weights * values
+    if not np.isfinite(values).all():
+        weighted = np.where(weights > 0, weighted, 0.0)
+    sums: npt.NDArray[np.float64] = weighted.sum(axis=1)
+    return sums

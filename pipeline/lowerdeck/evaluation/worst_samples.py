@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from lowerdeck.contracts.evaluation import OutputSpec, SampleOutputs
 from lowerdeck.contracts.pictures import Overlay, Timeline
 from lowerdeck.contracts.samples import Split
 from lowerdeck.evaluation.records import ChosenTask
+from lowerdeck.evaluation.sample_groups import SampleGroup, SampleGroups
 from lowerdeck.evaluation.timelines import drawn_timeline
 
 NUM_DRAWN = 4
@@ -51,31 +52,56 @@ class WorstSamples:
     _kept: list[_Kept] = field(default_factory=list)
     _number: int = 0
 
+    def __post_init__(self) -> None:
+        self._groups = SampleGroups(self._consider)
+
     def add(self, sample: SampleOutputs) -> None:
         """Consider the next sample, which one program has executed; nothing is kept where the task draws nothing."""
         number, self._number = self._number, self._number + 1
+        on_image = self._is_on_image(sample.inputs)
+        if sample.target is not None and (on_image or hasattr(self.chosen.task, "timeline")):
+            self._groups.add(number, sample.values, sample.target, sample.inputs)
+
+    def _is_on_image(self, inputs: Sequence[Any]) -> bool:
+        return hasattr(self.chosen.task, "overlay") and _is_image(inputs)
+
+    def _consider(self, group: SampleGroup) -> None:
+        (outputs,) = group.values.values()
+        named = {spec.name: value for spec, value in zip(self.specs, outputs, strict=True)}
+        for first, records in self.chosen.records(named, group.targets, group.inputs):
+            for position in range(len(next(iter(records.values())))):
+                record = {name: values[position] for name, values in records.items()}
+                row = first + position
+                self._keep_if_worse(
+                    record,
+                    group.start + row,
+                    {name: values[row] for name, values in named.items()},
+                    group.targets[row],
+                    group.inputs[row],
+                )
+
+    def _keep_if_worse(
+        self, record: Mapping[str, Any], number: int, outputs: Mapping[str, Any], target: Any, inputs: Sequence[Any]
+    ) -> None:
         task: Any = self.chosen.task  # overlay, timeline and loss are optional
         options = self.chosen.options
-        on_image = hasattr(task, "overlay") and _is_image(sample.inputs)
-        if sample.target is None or not (on_image or hasattr(task, "timeline")):
+        loss = task.loss(options, record)
+        if len(self._kept) == NUM_DRAWN and loss <= self._kept[0].loss:
             return
-        (values,) = sample.values.values()
-        outputs = {spec.name: value for spec, value in zip(self.specs, values, strict=True)}
-        loss = task.loss(options, task.record(options, outputs, sample.target, sample.inputs))
-        if len(self._kept) < NUM_DRAWN or loss > self._kept[0].loss:
-            drawn = (
-                (sample.inputs[0], *task.overlay(options, outputs, sample.target, sample.inputs))
-                if on_image
-                else task.timeline(options, outputs, sample.target)
-            )
-            add = heapq.heappush if len(self._kept) < NUM_DRAWN else heapq.heapreplace
-            add(self._kept, _Kept(loss, -number, drawn))
+        drawn = (
+            (inputs[0], *task.overlay(options, outputs, target, inputs))
+            if self._is_on_image(inputs)
+            else task.timeline(options, outputs, target)
+        )
+        add = heapq.heappush if len(self._kept) < NUM_DRAWN else heapq.heapreplace
+        add(self._kept, _Kept(loss, -number, drawn))
 
     def pictures(self) -> list[bytes]:
         """PNG files, the worst sample first.
 
         Of an image on the left the target, on the right what the program says; of a stream both over time.
         """
+        self._groups.flush()
         return [self._picture(kept) for kept in sorted(self._kept, reverse=True)]
 
     def _picture(self, kept: _Kept) -> bytes:

@@ -150,7 +150,7 @@ def evaluate_delegated(
     engine: Engine,
     keepers: Sequence[Callable[[SampleOutputs], None]] = (),
 ) -> Evaluation:
-    """Run the `.pte` on every sample and reduce what it and the reference return to records, sample by sample.
+    """Run the `.pte` on every sample and reduce what it and the reference return to records.
 
     That this host cannot execute the program is a result, too: only the reference is reduced then.
 
@@ -240,7 +240,9 @@ def check_task(program: ExportedProgram, dataset: Dataset, task: ChosenTask) -> 
     (sample,) = evaluate({"float": torch_program(program)}, [0], dataset, with_inputs=task.needs_inputs)
     specs = tuple(OutputSpec(name=name) for name in output_names(program))
     highest = dataset.num_classes - 1 if dataset.num_classes and isinstance(sample.target, int) else sample.target
-    RecordsBuilder(task, specs, 1).add(0, sample.values, highest, sample.inputs)
+    records = RecordsBuilder(task, specs, 1)
+    records.add(0, sample.values, highest, sample.inputs)
+    records.finish()
     target_of = getattr(split, "target", None)
     if target_of is None or dataset.structural or not task.task.TARGETS:
         return
@@ -265,7 +267,7 @@ def check_task(program: ExportedProgram, dataset: Dataset, task: ChosenTask) -> 
 def rows_of(outputs: Outputs, row: int) -> dict[str, tuple[Array, ...]]:
     """What each program returns for sample number `row`."""
     return {
-        program: tuple(np.asarray(values[spec.name][row]) for spec in outputs.specs)
+        program: tuple(np.asarray(np.asarray(values[spec.name])[row]) for spec in outputs.specs)
         for program, values in outputs.values.items()
     }
 

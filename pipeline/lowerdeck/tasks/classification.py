@@ -16,6 +16,8 @@ from lowerdeck.tasks import outputs as output_choice
 TARGETS = ("class",)
 _COUNTED_AT_ONCE = 1 << 20
 """Weights that are counted by one call: many calls take time, and large ones memory."""
+_MULTIPLIED_AT_ONCE = 1 << 18
+"""Products of a call: OpenBLAS starts threads for larger ones, which wait more than they compute."""
 NUM_BINS = 15
 """Bins of the calibration error: Guo et al., "On Calibration of Modern Neural Networks", ICML 2017, section 5."""
 
@@ -65,6 +67,29 @@ def record(options: Options, outputs: Mapping[str, Any], target: Any, inputs: Se
     return {name: np.asarray(value) for name, value in found.items()}
 
 
+def record_many(
+    options: Options, outputs: Mapping[str, Any], targets: Sequence[Any]
+) -> Mapping[str, npt.NDArray[Any]] | None:
+    """`record` of several samples at once; None where one of them needs a closer look."""
+    scores = output_choice.many_scores(outputs, options.output)
+    if scores is None or not all(type(target) is int and 0 <= target < scores.shape[1] for target in targets):
+        return None
+    if not np.isfinite(scores).all():
+        return None
+    rows, labels, places = np.arange(len(scores)), np.array(targets, np.int64), np.arange(scores.shape[1])
+    predicted = scores.argmax(axis=1)
+    own = scores[rows, labels][:, None]
+    rank = (scores > own).sum(axis=1) + ((scores == own) & (places < labels[:, None])).sum(axis=1)
+    return {
+        "predicted": predicted,
+        "num_scores": np.full(len(scores), scores.shape[1]),
+        "confidence": _probabilities(options, scores)[rows, predicted],
+        "label": labels,
+        "hit": rank == 0,
+        **{f"hit_{k}": rank < k for k in options.top_k},
+    }
+
+
 def measure(options: Options, records: Mapping[str, Any], weights: Floats) -> Mapping[str, Floats]:
     """See `metrics`; top-k accuracies only where the model has more than k classes."""
     total = weights.sum(axis=1)
@@ -103,12 +128,13 @@ def overlay(
 
 
 def _probabilities(options: Options, scores: Floats) -> Floats:
+    """Those of one sample [c] or of several [b x c]."""
     if options.scores == "probabilities":
         return scores
     if not np.isfinite(scores).all():  # its prediction counts, and has no confidence
         return np.zeros_like(scores)
-    exponents = np.exp(scores - scores.max())
-    probabilities: Floats = exponents / exponents.sum()
+    exponents = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    probabilities: Floats = exponents / exponents.sum(axis=-1, keepdims=True)
     return probabilities
 
 
@@ -119,14 +145,21 @@ def _f1(records: Mapping[str, Any], weights: Floats) -> Floats:
     hits = actual == predicted
 
     def counts(members: npt.NDArray[np.int64], chosen: Any = 1.0) -> Floats:
-        at_once = max(1, _COUNTED_AT_ONCE // max(1, len(members)))
+        """How often samples of each class were drawn [b x classes]: whole numbers, exact in any order of sums."""
+        size = len(members) * len(classes)
+        by_product = size <= _MULTIPLIED_AT_ONCE
+        table = np.eye(len(classes))[members] * np.reshape(chosen, (-1, 1)) if by_product else None
+        at_once = max(1, _MULTIPLIED_AT_ONCE // size if by_product else _COUNTED_AT_ONCE // len(members))
         found: list[Floats] = []
         for start in range(0, len(weights), at_once):
-            part = weights[start : start + at_once] * chosen
+            part = weights[start : start + at_once]
+            if table is not None:
+                found.append(part @ table)
+                continue
             places = members + len(classes) * np.arange(len(part))[:, None]  # each row has counts of its own
-            counted: Any = np.bincount(places.ravel(), part.ravel(), len(part) * len(classes))
-            found.append(counted)
-        return np.concatenate(found).reshape(len(weights), len(classes))
+            counted: Any = np.bincount(places.ravel(), (part * chosen).ravel(), len(part) * len(classes))
+            found.append(counted.reshape(len(part), len(classes)))
+        return np.concatenate(found)
 
     both, either = 2 * counts(actual, hits), counts(actual) + counts(predicted)
     scores = output_choice.ratio(both, either)

@@ -49,6 +49,19 @@ def scores(outputs: Mapping[str, Array], name: str | None, task: str) -> npt.NDA
     return values.astype(np.float64)
 
 
+def many_scores(outputs: Mapping[str, Array], name: str | None) -> npt.NDArray[np.float64] | None:
+    """The scores of several samples in the output `name`, float64 [b x c]; None where `scores` refuses them.
+
+    Args:
+        outputs: By name, each [b x ...] with the batch dimension of 1 of each sample.
+        name: See `chosen`.
+    """
+    values = outputs.get(next(iter(outputs)) if name is None else name)
+    if values is None or values.ndim != 3 or values.shape[1] != 1 or not values.shape[2]:
+        return None
+    return values[:, 0].astype(np.float64)
+
+
 def array_target(target: Any, task: str) -> Array:
     """The target as an array.
 
