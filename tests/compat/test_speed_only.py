@@ -14,12 +14,15 @@ import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.exir import to_edge_transform_and_lower
 
+from lowerdeck.backends.neutron.converter import REFERENCE, ConverterOptions, convert
+from lowerdeck.backends.neutron.reference import neutron_converter
 from lowerdeck.backends.xnnpack.patterns import possible_patterns
 from lowerdeck.compat.fast_graph_passes import fast_graph_passes
 from lowerdeck.compat.replacement import Replacement
 from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.formats import pt2
 from lowerdeck.sweeps import hydra_multirun
+from tests.backends.neutron.test_converter import RELU
 from tests.compat.replacements import declared
 from tests.conftest import TARGETS, Lowered, backend_for, small_network
 from tests.marks import quick_first
@@ -82,6 +85,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[object,
         fast_stored, fast = stored(program), lowered_program(program)
     with possible_patterns(to_edge_transform_and_lower(exported()).exported_program()):
         spared = lowered_program(exported())
+    context = neutron_converter.CompilationContext(neutron_converter.getNeutronTarget("imxrt700"))
     graphs = ((path.read_bytes(), plain_bytes), (fast_stored, fast))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Replacement, "active", nullcontext)
@@ -101,6 +105,10 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[object,
         "xnnpack.ANNOTATORS": (plain_quantized, quantized()),
         "xnnpack.ATTENTION_PATTERNS": (plain_bytes, spared),
         "xnnpack.INTERPOLATION_PATTERNS": (plain_bytes, spared),
+        "flatbuffers.NUMPY_FINDER": (
+            neutron_converter.convertModel(RELU, context),  # in this process, which has imported NumPy
+            convert(REFERENCE, RELU, "imxrt700", ConverterOptions(), tmp_path_factory.mktemp("converted")).model,
+        ),
         "hydra.VALIDATE_BATCH": (plain_points, sweep(tmp_path_factory.mktemp("spared"))),
     }
 

@@ -18,8 +18,10 @@ TRIED_WITH: Mapping[str, Mapping[str, str]] = {
     "mlflow": {"mlflow": "3.17.2"},
     "ethosu": {"ethos-u-vela": "5.1.0"},
     "rich": {"rich": "15.0.0"},
+    "importlib": {"flatbuffers": "25.2.10"},
 }
-"""Imported package -> its distribution, and the version for which all replacements in it are tested."""
+"""Imported package -> its distribution, or the one that uses what is replaced, and the version for which all
+replacements in it are tested."""
 _ABSENT = object()
 
 
