@@ -86,6 +86,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[object,
     with possible_patterns(to_edge_transform_and_lower(exported()).exported_program()):
         spared = lowered_program(exported())
     context = neutron_converter.CompilationContext(neutron_converter.getNeutronTarget("imxrt700"))
+    loaded = stored(plain_program), stored(pt2.load(path))
     graphs = ((path.read_bytes(), plain_bytes), (fast_stored, fast))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Replacement, "active", nullcontext)
@@ -99,7 +100,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[object,
         "exir.CHECK_DTYPES": graphs,
         "exir.EXECUTE_NODE": graphs,
         "pytorch.RUN_DECOMPOSITIONS": graphs,
-        "pytorch.SERIALIZER_TYPING": (stored(plain_program), stored(pt2.load(path))),
+        "pytorch.SERIALIZER_TYPING": loaded,
+        "pytorch.TENSOR_META": loaded,
         "pytorch.CREATE_ARGUMENT": graphs,
         "pytorch.MATERIALIZE_COMPOSITE_OPERATORS": graphs,
         "xnnpack.ANNOTATORS": (plain_quantized, quantized()),

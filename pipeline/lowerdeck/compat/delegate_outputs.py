@@ -42,7 +42,7 @@ class DescribedOnce:
 
 
 def _stated(lowered_module: Any) -> dict[Any, Any]:
-    """Layouts of inputs -> layouts of outputs, in the graph of what the delegate replaces; empty where it states none."""
+    """Layouts of inputs -> layouts of outputs, in the graph that the delegate replaces; empty where it has none."""
     from torch.export.graph_signature import OutputKind
     from torch.utils._pytree import tree_unflatten
 
