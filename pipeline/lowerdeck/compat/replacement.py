@@ -13,6 +13,7 @@ from typing import Any
 TRIED_WITH: Mapping[str, Mapping[str, str]] = {
     "executorch": {"executorch": "1.5.1"},
     "torch": {"torch": "2.14.1"},
+    "torchao": {"torchao": "0.18.0"},
     "dvc": {"dvc": "3.67.1"},
     "hydra": {"hydra-core": "1.3.8"},
     "mlflow": {"mlflow": "3.17.2"},
