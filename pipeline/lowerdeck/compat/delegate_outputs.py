@@ -1,4 +1,4 @@
-"""What delegates return, as their own graphs state it, and not traced again by every pass."""
+"""What delegates return, described once and not traced again by every pass."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from lowerdeck.compat.fake_layouts import Layout, UnknownLayoutError, described,
 
 
 class DescribedOnce:
-    """Replaces the call of a delegate with fake tensors: its outputs have the layouts that its own graph states.
+    """Replaces the call of a delegate with fake tensors: its outputs have the shapes of the first such call.
 
-    A delegate is compiled: nothing changes what it contains. Passes trace it only to learn the layouts of its outputs.
-    For inputs of other layouts than those of its graph, its outputs are those of the first such call.
+    A delegate is compiled: nothing changes what it contains. Passes trace it only to learn the shapes of its outputs.
     """
 
     def __init__(self, call: Callable[..., Any]) -> None:
@@ -30,29 +29,10 @@ class DescribedOnce:
             inputs = ()
         if not inputs:
             return self._call(lowered_module, *args)
-        if lowered_module not in self._known:
-            self._known[lowered_module] = _stated(lowered_module)
-        known = self._known[lowered_module]
+        known = self._known.setdefault(lowered_module, {})
         if inputs in known:
             return made(known[inputs], args[0].fake_mode)
         outputs = self._call(lowered_module, *args)
         with suppress(UnknownLayoutError):
             known[inputs] = described(outputs)
         return outputs
-
-
-def _stated(lowered_module: Any) -> dict[Any, Any]:
-    """Layouts of inputs -> layouts of outputs, in the graph that the delegate replaces; empty where it has none."""
-    from torch.export.graph_signature import OutputKind
-    from torch.utils._pytree import tree_unflatten
-
-    program = lowered_module.original_module
-    signature, values = program.graph_signature, {node.name: node.meta.get("val") for node in program.graph.nodes}
-    if any(output.kind != OutputKind.USER_OUTPUT for output in signature.output_specs):
-        return {}
-    try:
-        inputs = tuple(Layout.of(values[name]) for name in signature.user_inputs)
-        outputs = [Layout.of(values[name]) for name in signature.user_outputs]
-    except (KeyError, UnknownLayoutError):  # an input or output that is no tensor, or one whose sizes vary
-        return {}
-    return {inputs: tree_unflatten(outputs, program.call_spec.out_spec)}

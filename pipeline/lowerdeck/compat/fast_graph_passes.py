@@ -31,7 +31,7 @@ def fast_graph_passes() -> Iterator[None]:
     - What was decomposed is not traced again where nothing is left to decompose.
     - Lists of numbers are copied as a whole, not number by number.
     - Annotations of functions that register kernels are not evaluated.
-    - What a delegate replaces is not traced by every pass.
+    - What a delegate replaces is traced once, not by every pass.
     - Composite operators are looked up once, and not once for each namespace of operators.
     - The garbage collector is paused: graphs live until the end, so it would traverse them in vain.
 
