@@ -96,5 +96,5 @@ def _summary(times: tuple[float, ...]) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    fix_environment("benchmarks.stage_time")
+    fix_environment()
     main()

@@ -33,7 +33,7 @@ def neutron_sdk() -> None:
 
 def test_all_are_found() -> None:
     assert len(DECLARED) > 20
-    modules = {"arm", "dvc", "exir", "hydra", "mlflow", "nxp", "pytorch", "rich", "xnnpack"}
+    modules = {"arm", "dvc", "exir", "flatbuffers", "hydra", "mlflow", "nxp", "pytorch", "rich", "torchao", "xnnpack"}
     assert {name.partition(".")[0] for name in DECLARED} == modules
     targets = [replacement.target for replacement in DECLARED.values()]
     assert len(set(targets)) == len(targets)

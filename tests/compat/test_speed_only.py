@@ -11,18 +11,25 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.exir import to_edge_transform_and_lower
 
+from lowerdeck.backends.neutron.converter import REFERENCE, ConverterOptions, convert
+from lowerdeck.backends.neutron.reference import neutron_converter
 from lowerdeck.backends.xnnpack.patterns import possible_patterns
 from lowerdeck.compat.fast_graph_passes import fast_graph_passes
 from lowerdeck.compat.replacement import Replacement
+from lowerdeck.compat.torchao import HISTOGRAM_SEARCH
 from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.formats import pt2
 from lowerdeck.sweeps import hydra_multirun
+from tests.backends.neutron.test_converter import RELU
 from tests.compat.replacements import declared
 from tests.conftest import TARGETS, Lowered, backend_for, small_network
 from tests.marks import quick_first
+from tests.networks import quantized_mixed
+from tests.project import REPOSITORY
 
 EXAMPLE = (torch.zeros(1, 3, 32, 32),)
 
@@ -55,6 +62,18 @@ def quantized() -> bytes:
     return stored(torch.export.export(convert_pt2e(prepared), EXAMPLE))
 
 
+def quantized_by_histograms(searched_again: bool) -> bytes:
+    """A network quantized for Neutron, whose biases derive their scales from histograms of activations."""
+    activate = Replacement.active
+    with pytest.MonkeyPatch.context() as patched:
+        if searched_again:
+            patched.setattr(
+                Replacement, "active", lambda it, new: nullcontext() if it == HISTOGRAM_SEARCH else activate(it, new)
+            )
+        target = yaml.safe_load((REPOSITORY / "conf" / "target" / "neutron_imxrt700.yaml").read_text())
+        return stored(quantized_mixed(backend_for(target)))
+
+
 def sweep(folder: Path) -> list[tuple[int, tuple[str, ...]]]:
     """The points that Hydra runs."""
     from hydra.core.hydra_config import HydraConfig
@@ -82,6 +101,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[object,
         fast_stored, fast = stored(program), lowered_program(program)
     with possible_patterns(to_edge_transform_and_lower(exported()).exported_program()):
         spared = lowered_program(exported())
+    context = neutron_converter.CompilationContext(neutron_converter.getNeutronTarget("imxrt700"))
+    loaded = stored(plain_program), stored(pt2.load(path))
     graphs = ((path.read_bytes(), plain_bytes), (fast_stored, fast))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Replacement, "active", nullcontext)
@@ -95,12 +116,18 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[object,
         "exir.CHECK_DTYPES": graphs,
         "exir.EXECUTE_NODE": graphs,
         "pytorch.RUN_DECOMPOSITIONS": graphs,
-        "pytorch.SERIALIZER_TYPING": (stored(plain_program), stored(pt2.load(path))),
+        "pytorch.SERIALIZER_TYPING": loaded,
+        "pytorch.TENSOR_META": loaded,
         "pytorch.CREATE_ARGUMENT": graphs,
         "pytorch.MATERIALIZE_COMPOSITE_OPERATORS": graphs,
+        "torchao.HISTOGRAM_SEARCH": (quantized_by_histograms(True), quantized_by_histograms(False)),
         "xnnpack.ANNOTATORS": (plain_quantized, quantized()),
         "xnnpack.ATTENTION_PATTERNS": (plain_bytes, spared),
         "xnnpack.INTERPOLATION_PATTERNS": (plain_bytes, spared),
+        "flatbuffers.NUMPY_FINDER": (
+            neutron_converter.convertModel(RELU, context),  # in this process, which has imported NumPy
+            convert(REFERENCE, RELU, "imxrt700", ConverterOptions(), tmp_path_factory.mktemp("converted")).model,
+        ),
         "hydra.VALIDATE_BATCH": (plain_points, sweep(tmp_path_factory.mktemp("spared"))),
     }
 

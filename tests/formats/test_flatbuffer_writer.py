@@ -13,7 +13,7 @@ from lowerdeck.formats.flatbuffer_writer import numbers, table, tables
 def written() -> bytes:
     builder = flatbuffers.Builder(64)
     inner = [table(builder, {}, partial(builder.PrependInt8Slot, 0, value, 0)) for value in (3, -4)]
-    fields = {0: tables(builder, inner), 2: None, 5: numbers(builder, [1.5, -2.0], "float32")}
+    fields = {0: tables(builder, inner), 2: None, 5: numbers(builder, [1.5, -2.0], "Float32")}
     builder.Finish(table(builder, fields, lambda: builder.PrependInt32Slot(7, 11, 0)), file_identifier=b"TEST")
     return bytes(builder.Output())
 

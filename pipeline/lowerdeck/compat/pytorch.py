@@ -23,6 +23,11 @@ SERIALIZER_TYPING = Replacement(
     reason="torch.export.load evaluates the type hints of the same classes thousands of times: half of its time.",
     for_speed_only=True,
 )
+TENSOR_META = Replacement(
+    target="torch._export.serde.serialize:GraphModuleDeserializer.deserialize_tensor_meta",
+    reason="torch.export.load makes a fake tensor for each node by dispatching an operator: a third of its time.",
+    for_speed_only=True,
+)
 KERNEL_ANNOTATIONS = Replacement(
     target="torch._ops:Callable",
     reason="Every decomposition registers kernels of six hundred operators, and each registration evaluates "

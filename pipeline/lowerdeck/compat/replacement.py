@@ -13,13 +13,16 @@ from typing import Any
 TRIED_WITH: Mapping[str, Mapping[str, str]] = {
     "executorch": {"executorch": "1.5.1"},
     "torch": {"torch": "2.14.1"},
+    "torchao": {"torchao": "0.18.0"},
     "dvc": {"dvc": "3.67.1"},
     "hydra": {"hydra-core": "1.3.8"},
     "mlflow": {"mlflow": "3.17.2"},
     "ethosu": {"ethos-u-vela": "5.1.0"},
     "rich": {"rich": "15.0.0"},
+    "importlib": {"flatbuffers": "25.2.10"},
 }
-"""Imported package -> its distribution, and the version for which all replacements in it are tested."""
+"""Imported package -> its distribution, or the one that uses what is replaced, and the version for which all
+replacements in it are tested."""
 _ABSENT = object()
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
-
-import numpy as np
+from typing import Any, Literal
 
 
 def table(builder: Any, offsets: Mapping[int, int | None], scalars: Callable[[], object] = lambda: None) -> int:
@@ -35,6 +33,11 @@ def tables(builder: Any, offsets: Sequence[int]) -> int:
     return int(builder.EndVector())
 
 
-def numbers(builder: Any, values: Sequence[float], dtype: str) -> int:
-    """Write a vector of numbers of this NumPy dtype, and return its offset."""
-    return int(builder.CreateNumpyVector(np.array(values, dtype=dtype)))
+def numbers(builder: Any, values: Sequence[float], number: Literal["Int32", "Int64", "Float32"]) -> int:
+    """Write a vector of numbers of this type, and return its offset."""
+    size = int(number[-2:]) // 8
+    prepend = getattr(builder, f"Prepend{number}")
+    builder.StartVector(size, len(values), size)
+    for value in reversed(values):
+        prepend(value)
+    return int(builder.EndVector())

@@ -19,12 +19,14 @@ import re
 import types
 import typing
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partialmethod
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from lowerdeck.compat.fake_layouts import Layout
 from lowerdeck.compat.fast_graph_passes import fast_graph_passes
-from lowerdeck.compat.pytorch import SERIALIZER_TYPING
+from lowerdeck.compat.pytorch import SERIALIZER_TYPING, TENSOR_META
 from lowerdeck.graph.source_lines import relative_stack_trace
 
 if TYPE_CHECKING:
@@ -135,7 +137,7 @@ def _register_quantization(path: Path) -> None:
 
 
 def _load(path: Path) -> ExportedProgram:
-    """torch.export.load, with the type hints of each class computed only once."""
+    """torch.export.load, with the type hints of each class computed only once, and values of nodes made directly."""
     import torch
 
     known: dict[Any, dict[str, Any]] = {}
@@ -145,10 +147,39 @@ def _load(path: Path) -> ExportedProgram:
             known[cls] = typing.get_type_hints(cls, **namespaces)
         return known[cls]
 
-    with SERIALIZER_TYPING.active(types.SimpleNamespace(**{**vars(typing), "get_type_hints": get_type_hints})):
+    with (
+        SERIALIZER_TYPING.active(types.SimpleNamespace(**{**vars(typing), "get_type_hints": get_type_hints})),
+        TENSOR_META.active(partialmethod(_fake_tensor, TENSOR_META.original())),
+    ):
         program = torch.export.load(path)
     _drop_derived_ranges(program)
+    _end_views(program)
     return program
+
+
+def _fake_tensor(deserializer: Any, by_dispatch: Callable[[Any, Any], Any], stored: Any) -> Any:
+    """The fake tensor that torch's serializer describes, made without dispatching an operator."""
+    from torch._export.serde import serialize
+
+    shape = tuple(map(deserializer.deserialize_sym_int, stored.sizes))
+    stride = tuple(map(deserializer.deserialize_sym_int, stored.strides))
+    if stored.device.type != "cpu" or not all(type(size) is int for size in (*shape, *stride)):
+        return by_dispatch(deserializer, stored)
+    dtype, device = serialize._SERIALIZE_TO_TORCH_DTYPE[stored.dtype], serialize.deserialize_device(stored.device)
+    return Layout(dtype, device, shape, stride, stored.requires_grad).tensor(deserializer.fake_tensor_mode)
+
+
+def _end_views(program: ExportedProgram) -> None:
+    """Make constants no views, as which the loader makes them: making a view fake takes twice as long."""
+    import torch
+
+    for tensors in (program._state_dict, program._constants):
+        for name, tensor in tensors.items():
+            if type(tensor) is torch.Tensor and tensor._is_view() and not tensor.requires_grad:
+                alone = torch.empty(0, dtype=tensor.dtype)
+                tensors[name] = alone.set_(
+                    tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride()
+                )
 
 
 def _drop_derived_ranges(program: ExportedProgram) -> None:

@@ -9,6 +9,7 @@ from executorch.exir.passes.remove_unused_parameters_pass import remove_unused_p
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e
 
 from lowerdeck.compat.fast_graph_passes import fast_graph_passes
+from lowerdeck.compat.torchao import HISTOGRAM_SEARCH
 from lowerdeck.contracts.quantization import ObserverState, QuantizedTensor
 from lowerdeck.graph.dynamic_shapes import dynamic_shapes_of
 from lowerdeck.graph.outputs import with_outputs_of
@@ -16,7 +17,7 @@ from lowerdeck.graph.state import with_mutation_outputs
 from lowerdeck.quantization.explicit_state import with_buffers
 from lowerdeck.quantization.pt2e import prepare, restore_observers
 from lowerdeck.quantization.quantized_tensors import quantized_tensors
-from lowerdeck.quantization.ranges import constant_ranges, observed_modules
+from lowerdeck.quantization.ranges import constant_ranges, observed_modules, searched_once
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -33,10 +34,12 @@ def quantize(
     """
     prepared = prepare(program, quantizer)
     restore_observers(prepared, state)
-    ranges, modules = {**state.ranges, **constant_ranges(prepared)}, observed_modules(prepared)
     assert program.example_inputs is not None
+    with HISTOGRAM_SEARCH.active(searched_once(HISTOGRAM_SEARCH.original())):
+        ranges, modules = {**state.ranges, **constant_ranges(prepared)}, observed_modules(prepared)
+        with torch.no_grad(), fast_graph_passes():
+            converted = with_buffers(convert_pt2e(prepared), program)
     with torch.no_grad(), fast_graph_passes():
-        converted = with_buffers(convert_pt2e(prepared), program)
         quantized = torch.export.export(converted, *program.example_inputs, dynamic_shapes=dynamic_shapes_of(program))
         quantized = with_outputs_of(with_mutation_outputs(quantized), program)
     # The float weights are unused after conversion, but every later stage would store and read them.

@@ -13,6 +13,7 @@ from pathlib import Path
 import flatbuffers
 import numpy as np
 
+from lowerdeck import compat
 from lowerdeck.backends.neutron import reference
 from lowerdeck.formats import flatbuffer, flatbuffer_writer, litert
 
@@ -51,15 +52,20 @@ def make(folder: Path, package: str = "eiq_neutron_sdk", version: str | None = "
     (site,) = (folder / "lib").glob("python*/site-packages")
     (site / "test.pth").write_text("\n".join(map(str, sorted(SITE))))
     installed = site / package
-    (installed / "formats").mkdir(parents=True)
-    (installed / "formats" / "__init__.py").touch()
+    for part in ("formats", "compat"):
+        (installed / part).mkdir(parents=True)
+        (installed / part / "__init__.py").touch()
     sources = {installed / source.name: source for source in REFERENCE.glob("*.py")}
     for module in (flatbuffer, flatbuffer_writer, litert):
         source = Path(str(module.__file__))
         sources[installed / "formats" / source.name] = source
+    for name in ("flatbuffers.py", "replacement.py"):
+        sources[installed / "compat" / name] = Path(compat.__path__[0]) / name
     for place, source in sources.items():
         text = source.read_text().replace("lowerdeck.backends.neutron.reference", package)
-        place.write_text(text.replace("lowerdeck.formats", f"{package}.formats"))
+        for part in ("formats", "compat"):
+            text = text.replace(f"lowerdeck.{part}", f"{package}.{part}")
+        place.write_text(text)
     init = installed / "__init__.py"
     init.write_text(init.read_text().replace('__version__ = f"reference-{FORMAT_VERSION}"\n', "").replace(
         '"__version__", ', ""

@@ -27,6 +27,7 @@ class Between(nn.Module):
 @pytest.mark.parametrize("shape", [[4, 8], [1, 8, 12], [1, 8, 6, 5]], ids=["rows", "signal", "image"])
 def test_prelu_of_any_rank_is_lowered(shape: list[int]) -> None:
     torch.manual_seed(0)
-    verdict, detail = lowered(Between(shape).eval(), shape, 1, create("xnnpack_cpu"), 1.5)
+    drawn = [(1.5 * torch.randn(shape),) for _ in range(12)]
+    verdict, detail = lowered(Between(shape).eval(), drawn, create("xnnpack_cpu"))
     assert verdict == "right", detail
     assert "stays on the CPU" not in detail

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import importlib.metadata
 import json
 import os
 import signal
@@ -264,13 +263,17 @@ def version_of(name: str, sdk: Any) -> str:
     project for the reference converter. Two releases that state no version are different converters, which records of
     builds must tell apart.
     """
+    stated = next((getattr(sdk, key) for key in ("__version__", "VERSION", "version") if hasattr(sdk, key)), None)
+    stated = stated() if callable(stated) else stated
+    if isinstance(stated, str) and "." in name:
+        return stated
+    import importlib.metadata  # takes a third of the time of a process of the reference converter
+
     top = name.partition(".")[0]
     found = None
     with suppress(importlib.metadata.PackageNotFoundError):
         found = importlib.metadata.distribution(top)
-    stated = next((getattr(sdk, key) for key in ("__version__", "VERSION", "version") if hasattr(sdk, key)), None)
-    stated = stated() if callable(stated) else stated
-    if isinstance(stated, str) and ("." in name or not (found is not None and is_installed_from(found, sdk))):
+    if isinstance(stated, str) and not (found is not None and is_installed_from(found, sdk)):
         return stated
     if found is None and hasattr(importlib.metadata, "packages_distributions"):  # Python 3.10
         for other in importlib.metadata.packages_distributions().get(top, ()):

@@ -78,7 +78,7 @@ def _single_operator_model(operator: Operator, size: int) -> bytes:
     specs = [operator.input(position) for position in range(len(operator.inputs))] + [operator.outputs[0]]
     inner = tables(builder, [_tensor(builder, spec, size) for spec in specs])
     count = len(specs) - 1
-    inputs, outputs = numbers(builder, range(count), "int32"), numbers(builder, [count], "int32")
+    inputs, outputs = numbers(builder, range(count), "Int32"), numbers(builder, [count], "Int32")
     kind, options = _options(builder, operator)
     made = table(builder, {1: inputs, 2: outputs, 4: options or None}, lambda: builder.PrependUint8Slot(3, kind, 0))
     operators = tables(builder, [made])
@@ -114,8 +114,8 @@ def _options(builder: Any, operator: Operator) -> tuple[int, int]:
 
 
 def _tensor(builder: Any, spec: GraphTensor, size: int) -> int:
-    shape = numbers(builder, [size], "int32")
-    scales = numbers(builder, spec.scales, "float32")
-    zero_points = numbers(builder, [spec.zero_point], "int64")
+    shape = numbers(builder, [size], "Int32")
+    scales = numbers(builder, spec.scales, "Float32")
+    zero_points = numbers(builder, [spec.zero_point], "Int64")
     quantization = table(builder, {2: scales, 3: zero_points})
     return table(builder, {0: shape, 4: quantization}, lambda: builder.PrependInt8Slot(1, _INT8, 0))

@@ -4,7 +4,7 @@ ITS OUTPUT RUNS ON THE HOST ONLY, NOT ON THE NPU. It packs each partition's Lite
 that ExecuTorch's Neutron backend can partition and lower a program where the SDK is not installed, and a host can
 execute the resulting `.pte` with LiteRT's integer kernels. For firmware, choose a flavor of NXP's SDK.
 
-Imports numpy and flatbuffers only: a converter child process starts for every partition.
+Imports flatbuffers only, and that without NumPy: a converter child process starts for every partition.
 """
 
 from lowerdeck.backends.neutron.reference import neutron_converter, neutron_library_utils

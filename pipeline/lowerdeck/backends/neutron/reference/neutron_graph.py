@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
-import flatbuffers
-
 from lowerdeck.backends.neutron.reference.litert import NEUTRON_GRAPH, Graph, LitertTensor, Quantization
+from lowerdeck.compat.flatbuffers import NUMPY_FINDER
 from lowerdeck.formats.flatbuffer_writer import numbers, table, tables
 from lowerdeck.formats.litert import CUSTOM_OPERATOR, IDENTIFIER
 
@@ -40,24 +41,39 @@ def build_neutron_graph(graph: Graph, microcode: bytes, weights: bytes, kernels:
     constants = range(len(renumbered), len(renumbered) + len(arrays))
     scratch = constants.stop
 
-    builder = flatbuffers.Builder(sum(map(len, arrays.values())) + 4096)
+    builder = _new_builder(sum(map(len, arrays.values())) + 4096)
     tensors = [_tensor(builder, graph.tensors[index], _NO_BUFFER) for index in renumbered]
     tensors += [_tensor(builder, _bytes_spec(name, len(data)), i) for i, (name, data) in enumerate(arrays.items(), 1)]
     tensors.append(_tensor(builder, _bytes_spec("scratch", 16), _NO_BUFFER))
     operator = table(
         builder,
-        {1: numbers(builder, [*inputs, *constants], "int32"), 2: numbers(builder, [*outputs, scratch], "int32")},
+        {1: numbers(builder, [*inputs, *constants], "Int32"), 2: numbers(builder, [*outputs, scratch], "Int32")},
     )
     subgraph = table(
         builder,
         {
             0: tables(builder, tensors),
-            1: numbers(builder, inputs, "int32"),
-            2: numbers(builder, outputs, "int32"),
+            1: numbers(builder, inputs, "Int32"),
+            2: numbers(builder, outputs, "Int32"),
             3: tables(builder, [operator]),
         },
     )
     return _finish(builder, subgraph, list(arrays.values()), description)
+
+
+class _FindsNothing:
+    """A finder of modules."""
+
+    @staticmethod
+    def find_spec(name: str) -> None:
+        """None: there is no module of this name."""
+
+
+def _new_builder(size_bytes: int) -> Any:
+    """A flatbuffers.Builder, which cannot write arrays in a process that has not imported NumPy."""
+    with nullcontext() if "numpy" in sys.modules else NUMPY_FINDER.active(_FindsNothing):
+        import flatbuffers
+    return flatbuffers.Builder(size_bytes)
 
 
 def _finish(builder: Any, subgraph: int, constants: Sequence[bytes], description: str) -> bytes:
@@ -100,10 +116,10 @@ def _bytes_spec(name: str, size: int) -> LitertTensor:
 
 def _tensor(builder: Any, spec: LitertTensor, buffer: int) -> int:
     offsets = {
-        0: None if spec.shape is None else numbers(builder, spec.shape, "int32"),
+        0: None if spec.shape is None else numbers(builder, spec.shape, "Int32"),
         3: None if spec.name is None else builder.CreateString(spec.name),
         4: None if spec.quantization is None else _quantization(builder, spec.quantization),
-        7: None if spec.shape_signature is None else numbers(builder, spec.shape_signature, "int32"),
+        7: None if spec.shape_signature is None else numbers(builder, spec.shape_signature, "Int32"),
     }
     return table(
         builder,
@@ -118,13 +134,10 @@ def _tensor(builder: Any, spec: LitertTensor, buffer: int) -> int:
 
 
 def _quantization(builder: Any, quantization: Quantization) -> int:
-    vectors = (
-        (0, quantization.min, "float32"),
-        (1, quantization.max, "float32"),
-        (2, quantization.scale, "float32"),
-        (3, quantization.zero_point, "int64"),
-    )
-    offsets = {slot: None if values is None else numbers(builder, values, dtype) for slot, values, dtype in vectors}
+    floats = {0: quantization.min, 1: quantization.max, 2: quantization.scale}
+    offsets = {slot: None if values is None else numbers(builder, values, "Float32") for slot, values in floats.items()}
+    if quantization.zero_point is not None:
+        offsets[3] = numbers(builder, quantization.zero_point, "Int64")
     return table(builder, offsets, lambda: builder.PrependInt32Slot(6, quantization.dimension, 0))
 
 
