@@ -27,6 +27,7 @@ from lowerdeck.steps.export import export
 from lowerdeck.steps.partition import partition
 from lowerdeck.steps.quantize import quantize
 from tests.conftest import backend_for
+from tests.marks import quick_first
 from tests.project import REPOSITORY
 
 TARGETS = ("xnnpack_cpu", "ethos_u55_128", "neutron_imxrt700")
@@ -124,6 +125,58 @@ def test_state_lasts_from_call_to_call(
     assert not torch.equal(program(*samples[0])[0], first[0])
     program.program.reset()
     assert all(torch.equal(program(*sample)[0], before) for sample, before in zip(samples, first, strict=True))
+
+
+class Assigned(nn.Module):
+    """Two halves of a tensor that are assigned, and returned or read by a layer: float32 [1 x 3 x 12 x 12]."""
+
+    shape = (1, 3, 12, 12)
+
+    def __init__(self, *, is_returned: bool) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(3, 4, 3, padding=1)
+        self.last = nn.Identity() if is_returned else nn.Conv2d(8, 8, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        halves = torch.zeros(1, 8, 12, 12)
+        halves[:, :4] = self.first(x)
+        halves[:, 4:] = torch.relu(self.second(x))
+        result: torch.Tensor = self.last(halves)
+        return result
+
+
+class ReluInPlace(nn.Module):
+    """An activation that writes what it reads, which nobody else does: float32 [1 x 3 x 12 x 12]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(inplace=True), nn.Flatten(), nn.ReLU6(inplace=True))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.layers(x)
+        return result
+
+
+@pytest.mark.parametrize("is_returned", [True, False], ids=["returned", "read"])
+@pytest.mark.parametrize("target", quick_first(("neutron_imxrt700", "xnnpack_cpu", "ethos_u55_128")))
+def test_a_slice_that_is_assigned_is_part_of_its_tensor(
+    target: str, is_returned: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neutron's quantizer took the tensor for zeros."""
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    model = Assigned(is_returned=is_returned).eval()
+    program, _, samples = built(model, target, tmp_path)
+    for sample in samples:
+        (actual,), expected = program(*sample), model(*sample)
+        assert (actual - expected).abs().mean() < 0.02  # the largest values are beyond the range
+        assert expected.abs().mean() > 0.2
+
+
+def test_other_operators_in_place_stay_as_the_model_has_them() -> None:
+    called = [str(node.target) for node in export(ReluInPlace().eval(), [[1, 3, 12, 12]]).graph.nodes]
+    assert {"aten.relu_.default", "aten.hardtanh_.default"} <= set(called)
+    assert "aten.slice_scatter.default" not in called
 
 
 def test_evaluation_starts_every_sample_with_the_initial_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,9 @@
-"""State: buffers that a program writes, so that one call depends on those before it.
+"""State: buffers that a program writes, so that one call depends on those before it; and other writes in place.
 
 torch.export leaves writes as in-place operators. No later stage treats these right: quantizers take the buffer for a
 constant, and backends drop the write. Here they become what torch.export calls a buffer mutation, an output of the
-program that its runtime copies into the buffer.
+program that its runtime copies into the buffer. Nor do quantizers see that who reads a tensor reads what was assigned
+to a slice of it.
 """
 
 from __future__ import annotations
@@ -25,9 +26,12 @@ def initial_state(program: ExportedProgram) -> dict[str, torch.Tensor]:
     return {name: stored[name] for name in written}
 
 
-def with_mutation_outputs(program: ExportedProgram) -> ExportedProgram:
-    """`program` with an output for every buffer that it writes in place; itself where it writes none."""
-    if not _writes_a_buffer(program):
+def without_hidden_writes(program: ExportedProgram) -> ExportedProgram:
+    """`program` with an output for every buffer that it writes in place, and no other write that a view hides.
+
+    It is `program` itself where it has neither: an in-place activation whose own result alone is read stays.
+    """
+    if not _has_hidden_write(program):
         return program
     functional: ExportedProgram = program.run_decompositions({})
     _restore_batch_norms(functional.graph_module)
@@ -49,25 +53,38 @@ def state_nodes(program: ExportedProgram) -> list[torch.fx.Node]:
     return [node for node in program.graph.find_nodes(op="placeholder") if buffers.get(node.name) in written]
 
 
-def _writes_a_buffer(program: ExportedProgram) -> bool:
-    """Whether an in-place operator writes a buffer, or a view of one."""
-    buffers = program.graph_signature.inputs_to_buffers
-    memory: dict[torch.fx.Node, set[torch.fx.Node]] = {}  # the placeholders that a node's result shares memory with
-    for node in program.graph.nodes:
-        memory[node] = {node} if node.op == "placeholder" else set()
-        if not isinstance(node.target, torch._ops.OpOverload):
-            if node.target is operator.getitem:
-                memory[node] = memory[node.args[0]]
-            continue
-        for argument, value in zip(node.target._schema.arguments, node.args, strict=False):
-            if argument.alias_info is None:
-                continue
-            for source in value if isinstance(value, (list, tuple)) else [value]:
-                if isinstance(source, torch.fx.Node):
-                    memory[node] |= memory[source]
-                    if argument.alias_info.is_write and any(owner.name in buffers for owner in memory[source]):
-                        return True
+def _has_hidden_write(program: ExportedProgram) -> bool:
+    """Whether an in-place operator writes a buffer or a view of one, or what is later read by another name."""
+    signature, nodes = program.graph_signature, list(program.graph.nodes)
+    position = {node: number for number, node in enumerate(nodes)}
+    memory: dict[torch.fx.Node, set[torch.fx.Node]] = {}  # the nodes that made what a node's result shares memory with
+    for node in nodes:
+        written, shared = _written_and_shared(node)
+        for source in written:
+            if any(owner.name in signature.inputs_to_buffers for owner in memory[source]):
+                return True
+            made_here = {owner for owner in memory[source] if owner.op != "placeholder"}
+            others = (other for other, owners in memory.items() if other is not source and owners & made_here)
+            if any(position[user] > position[node] for other in others for user in other.users):
+                return True
+        memory[node] = set().union(*(memory[source] for source in shared)) or {node}
     return False
+
+
+def _written_and_shared(node: torch.fx.Node) -> tuple[list[torch.fx.Node], list[torch.fx.Node]]:
+    """The arguments that `node` writes, and those that its result shares memory with."""
+    if node.target is operator.getitem:
+        return [], node.all_input_nodes
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return [], []
+    written, shared = list[torch.fx.Node](), list[torch.fx.Node]()
+    for argument, value in zip(node.target._schema.arguments, node.args, strict=False):
+        if argument.alias_info is not None:
+            sources = value if isinstance(value, (list, tuple)) else [value]
+            found = [source for source in sources if isinstance(source, torch.fx.Node)]
+            shared += found
+            written += found if argument.alias_info.is_write else []
+    return written, shared
 
 
 def _restore_batch_norms(module: torch.fx.GraphModule) -> None:

@@ -46,7 +46,7 @@ def export(
     from lowerdeck.graph.adaptive_pooling import fix_adaptive_max_pooling
     from lowerdeck.graph.export_checks import check_no_hidden_state, check_outputs, check_real, written_attributes
     from lowerdeck.graph.recurrent_layers import RecurrentAsLinear
-    from lowerdeck.graph.state import with_mutation_outputs
+    from lowerdeck.graph.state import without_hidden_writes
 
     shapes_to_trace, dynamic_shapes = traced_shapes(input_shapes, dynamic_dimensions)
     dtypes = [getattr(torch, name) for name in input_dtypes] or [torch.float32] * len(shapes_to_trace)
@@ -61,7 +61,7 @@ def export(
             check_real(exported)
             exported = outputs.with_plain_containers(exported)
             fix_adaptive_max_pooling(exported)
-            program = with_mutation_outputs(exported)
+            program = without_hidden_writes(exported)
         check_no_hidden_state(model, written_attributes(model, sample), program, sample)
         found = try_sizes(program, dynamic_dimensions) if dynamic_dimensions else None
     except LowerdeckError:

@@ -158,7 +158,7 @@ def preserves_alike(
     Args:
         stored: What `PreservedOps` was, by field, with the `options` that decided it.
         options: Backend.decomposition_options of this build.
-        preserved: Returns `preserved_ops`, which takes seconds; called where the answers to `subjects` do not suffice.
+        preserved: Returns `preserved_ops`, which takes seconds; called where `subjects` do not suffice.
     """
     subjects = [(operator, tuple(modules)) for operator, modules in stored["subjects"]]
     if same_matches(subjects, stored["options"], options):

@@ -13,7 +13,7 @@ from lowerdeck.compat.torchao import HISTOGRAM_SEARCH
 from lowerdeck.contracts.quantization import ObserverState, QuantizedTensor
 from lowerdeck.graph.dynamic_shapes import dynamic_shapes_of
 from lowerdeck.graph.outputs import with_outputs_of
-from lowerdeck.graph.state import with_mutation_outputs
+from lowerdeck.graph.state import without_hidden_writes
 from lowerdeck.quantization.explicit_state import with_buffers
 from lowerdeck.quantization.pt2e import prepare, restore_observers
 from lowerdeck.quantization.quantized_tensors import quantized_tensors
@@ -41,7 +41,7 @@ def quantize(
             converted = with_buffers(convert_pt2e(prepared), program)
     with torch.no_grad(), fast_graph_passes():
         quantized = torch.export.export(converted, *program.example_inputs, dynamic_shapes=dynamic_shapes_of(program))
-        quantized = with_outputs_of(with_mutation_outputs(quantized), program)
+        quantized = with_outputs_of(without_hidden_writes(quantized), program)
     # The float weights are unused after conversion, but every later stage would store and read them.
     quantized = remove_unused_parameters_pass(quantized)
     return quantized, quantized_tensors(quantized, ranges, modules)
