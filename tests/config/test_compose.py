@@ -485,8 +485,8 @@ INVALID: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "layer samples without bound": (override("evaluation.layer_samples", 10**9), ("evaluation.layer_", "to 10000")),
     "comparisons without bound": (
-        override("evaluation.conformance.num_samples", 10**9),
-        ("evaluation.conformance.num_samples: ", "less than or equal to 10000"),
+        override("evaluation.conformance.num_samples", 5),
+        ("evaluation.conformance.num_samples: ", "less than or equal to 4"),
     ),
     "random samples without bound": (
         {"dataset": "random"} | override("dataset.options.num_evaluation", 10**9),

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING
 
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import require_file, write_bytes
+from lowerdeck.contracts.conformance import NUM_CHECK_INPUTS
 
 if TYPE_CHECKING:
     import torch
-
-NUM_CHECK_INPUTS = 4
-"""Most samples that are kept; a comparison may use fewer."""
 
 
 def write_check_inputs(samples: Iterable[tuple[torch.Tensor, ...]]) -> None:

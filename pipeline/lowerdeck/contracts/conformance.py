@@ -21,6 +21,10 @@ class ErrorUnit(StrEnum):
     """Share of elements that differ; for indices and booleans."""
 
 
+NUM_CHECK_INPUTS = 4
+"""Inputs of the model that calibrate keeps for comparisons."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class OutputError:
     """Difference between one output and its reference, over all elements of all inputs that were tried."""
@@ -86,7 +90,7 @@ class ConformanceSettings:
     on_mismatch: Literal["exclude", "warn", "fail"] = "exclude"
     """What to do where a partition differs by more than rounding explains: keep the operator to blame on the CPU, only
     mark the build, or fail."""
-    num_samples: Annotated[int, Field(ge=0, le=10_000)] = 2
+    num_samples: Annotated[int, Field(ge=0, le=NUM_CHECK_INPUTS)] = 2
     """Number of calibration samples to compare on, beside inputs that reach both ends of their ranges."""
     max_rounds: Annotated[int, Field(ge=0, le=1000)] = 8
     """Most times that operators are excluded and the program is lowered again."""

@@ -31,3 +31,25 @@ def test_prelu_of_any_rank_is_lowered(shape: list[int]) -> None:
     verdict, detail = lowered(Between(shape).eval(), drawn, create("xnnpack_cpu"))
     assert verdict == "right", detail
     assert "stays on the CPU" not in detail
+
+
+class OfMean(nn.Module):
+    """A layer times the mean of its results, which has no dimensions: float32 [1 x 3 x 12 x 12]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(3, 4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.layer(x)
+        return torch.relu(x) * x.mean()
+
+
+@pytest.mark.parametrize("target", ["xnnpack_cpu", "neutron_imxrt700"])
+def test_a_tensor_without_dimensions_is_quantized(target: str) -> None:
+    torch.manual_seed(0)
+    drawn = [(torch.randn(1, 3, 12, 12),) for _ in range(12)]
+    verdict, detail = lowered(OfMean().eval(), drawn, create(target))
+    assert verdict == "right", detail
+    assert detail.startswith("3 of 4 operators")
+    assert "stays on the CPU" not in detail

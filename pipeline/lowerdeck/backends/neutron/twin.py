@@ -206,6 +206,9 @@ class NeutronTwin:
 
     def _set_inputs(self, interpreter: Any, inputs: Sequence[_Array]) -> None:
         for detail, values in zip(interpreter.get_input_details(), inputs, strict=True):
+            if values.ndim == 0:  # of which LiteRT gives no view
+                interpreter.set_tensor(detail["index"], values.copy())
+                continue
             # Write into LiteRT's memory: set_tensor would need a dense copy. The view must not exist during invoke.
             np.copyto(interpreter.tensor(detail["index"])(), values.reshape(detail["shape"]))
 

@@ -23,6 +23,7 @@ _LINEAR = ("linear.default", "addmm.default", "mm.default")
 convolutions with a bias, or in bfloat16, would then result in a program that the runtime refuses to load."""
 _NO_CPU_KERNEL = ("hardswish.default", "max_pool2d.default", "prelu.default")
 """Operators that the partitioner preserves and that ExecuTorch has no CPU kernel for."""
+_OF_SCALARS = ("quantize_per_tensor.default", "dequantize_per_tensor.default")
 
 
 class ConfiguredPartitioner(XnnpackPartitioner):  # type: ignore[misc]  # ExecuTorch has no types
@@ -81,7 +82,8 @@ class ConfiguredPartitioner(XnnpackPartitioner):  # type: ignore[misc]  # ExecuT
                 return check
 
             def check_constraints(self, node: torch.fx.Node, ep: ExportedProgram) -> bool:
-                return not partitioner._is_excluded(self, node) and self.check_alone(node, ep)
+                refused = partitioner._is_excluded(self, node) or _quantizes_scalar(node)
+                return not refused and self.check_alone(node, ep)
 
             def get_partition(self, node: torch.fx.Node, ep: ExportedProgram) -> list[torch.fx.Node]:
                 # In float arithmetic an excluded activation need not be fused.
@@ -133,6 +135,11 @@ def _check_has_cpu_kernel(graph: torch.fx.Graph) -> None:
 def _is_flat_prelu(node: torch.fx.Node) -> bool:
     """Whether a node is a PReLU of other than images, which XNNPACK's compiler refuses to make channels-last."""
     return node.target == torch.ops.aten.prelu.default and node.meta["val"].ndim != 4
+
+
+def _quantizes_scalar(node: torch.fx.Node) -> bool:
+    """Whether a node quantizes or dequantizes a tensor without dimensions, which XNNPACK cannot compile."""
+    return operator_of(node) in _OF_SCALARS and node.meta["val"].ndim == 0
 
 
 def _is_float_linear(node: torch.fx.Node) -> bool:
