@@ -1,6 +1,5 @@
 """Stage partition: quantized program -> build/partition/, the edge program and its delegation plan."""
 
-import dataclasses
 from functools import partial
 
 from lowerdeck.execution.arithmetic import fix_arithmetic
@@ -13,19 +12,16 @@ from lowerdeck.execution.stage_entry import run_stage
 def main() -> None:
     fix_arithmetic()
     from lowerdeck.artifacts import check_inputs, edge_programs, paths, plans, programs
-    from lowerdeck.steps.partition import partition_conforming, preserved_ops, preserves_alike, replan
+    from lowerdeck.steps.partition import partition_conforming, preserves_alike, replan
 
     backend, say = lowering_backend(), partial(print, "partition:", flush=True)
     read = partial(programs.read_program, paths.QUANTIZED)
     fingerprint, options = edge_fingerprint()  # an edge program is costly, so one with the same inputs is reused
-    edge = edge_programs.read_matching_edge_program(
-        fingerprint, lambda stored: preserves_alike(stored, options, lambda: preserved_ops(read(), backend))
-    )
+    edge = edge_programs.read_matching_edge_program(fingerprint, partial(preserves_alike, options, read, backend))
     if edge is None:
         made = partition_conforming(read, backend, check_inputs.read_check_inputs(), chosen_conformance(), say)
         reusable = fingerprint if not made.plan.mismatches else ""  # other settings may not accept them
-        preserved = {"options": options, **dataclasses.asdict(made.preserved_ops)}
-        edge_programs.write_edge_program(made.program, made.edge_config, reusable, preserved)
+        edge_programs.write_edge_program(made.program, made.edge_config, reusable, made.preserved_ops.stored(options))
     plan = made.plan if edge is None else replan(edge, backend)
     plans.write_plan(plan, paths.PLANNED)
     say("\npartition: ".join((plan.summary, *plan.exclusions)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +52,10 @@ class PreservedOps:
     """Names of the nodes that it preserves."""
     subjects: list[Subject] = field(compare=False)
     """What options were asked about to decide this."""
+
+    def stored(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields for JSON, with the `options` that decided them: see `preserves_alike`."""
+        return {"options": dict(options), **asdict(self)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,19 +155,24 @@ def partition_conforming(
 
 
 def preserves_alike(
-    stored: Mapping[str, Any], options: Mapping[str, Any], preserved: Callable[[], PreservedOps]
+    options: Mapping[str, Any],
+    read_program: Callable[[], ExportedProgram],
+    backend: Backend,
+    stored: Mapping[str, Any],
 ) -> bool:
     """Whether a partitioner preserves the same for a build with `options` as for a stored edge program.
 
     Args:
-        stored: What `PreservedOps` was, by field, with the `options` that decided it.
         options: Backend.decomposition_options of this build.
-        preserved: Returns `preserved_ops`, which takes seconds; called where `subjects` do not suffice.
+        read_program: Returns the quantized program; called, which takes seconds, where `subjects` do not suffice.
+        backend: The backend to lower to.
+        stored: `PreservedOps.stored` of that program.
     """
     subjects = [(operator, tuple(modules)) for operator, modules in stored["subjects"]]
     if same_matches(subjects, stored["options"], options):
         return True
-    return preserved() == PreservedOps(operators=stored["operators"], nodes=stored["nodes"], subjects=subjects)
+    before = PreservedOps(operators=stored["operators"], nodes=stored["nodes"], subjects=subjects)
+    return preserved_ops(read_program(), backend) == before
 
 
 def preserved_ops(program: ExportedProgram, backend: Backend) -> PreservedOps:
