@@ -127,7 +127,12 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 @pytest.mark.parametrize("target", quick_first(TARGETS, 1))
 @pytest.mark.parametrize("name", NETWORKS)
-def test_the_quantized_program_computes_what_the_model_does(name: str, target: str) -> None:
+def test_the_quantized_program_computes_what_the_model_does(
+    name: str, target: str, request: pytest.FixtureRequest
+) -> None:
+    if (name, target) == ("grouped transposed", "ethos_u55_128"):
+        why = "docs/known_faults.md: Arm's quantizer gives the bias as many scales as there are input channels"
+        request.applymarker(pytest.mark.xfail(reason=why, raises=RuntimeError, strict=True))
     torch.manual_seed(0)
     make, shape = NETWORKS[name]
     network, samples = make().eval(), [(torch.randn(shape),) for _ in range(8)]
