@@ -6,7 +6,7 @@ Where the output's sizes divide the input's, it is a max pooling with fixed wind
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -24,7 +24,7 @@ _FIXED = {
 
 
 def fix_adaptive_max_pooling(program: ExportedProgram) -> None:
-    """Replace adaptive max pooling in an ATen program by max pooling.
+    """Replace adaptive max pooling in an ATen program by max pooling; `rename_outputs` comes next.
 
     Raises:
         LowerdeckError: sizes do not divide or vary, or the indices are used; the message says where and what to write.
@@ -52,16 +52,6 @@ def fix_adaptive_max_pooling(program: ExportedProgram) -> None:
         for user in (*pooled, *others):
             graph.erase_node(user)
         graph.erase_node(node)
-    _rename_outputs(program)
-    program.graph_module.recompile()
-
-
-def _rename_outputs(program: ExportedProgram) -> None:
-    """Let the signature name the nodes that the graph returns."""
-    results: Any = program.graph.output_node().args[0]
-    for spec, result in zip(program.graph_signature.output_specs, results, strict=True):
-        if isinstance(result, torch.fx.Node):
-            spec.arg.name = result.name
 
 
 def _error(node: torch.fx.Node, problem: str) -> LowerdeckError:

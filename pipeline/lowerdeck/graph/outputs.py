@@ -51,6 +51,15 @@ def with_outputs_of(program: ExportedProgram, source: ExportedProgram) -> Export
     return _with_output_structure(program, _structure(source))
 
 
+def rename_outputs(program: ExportedProgram) -> None:
+    """Let the signature name the nodes that the graph returns, after some were replaced."""
+    results: Any = program.graph.output_node().args[0]
+    for spec, result in zip(program.graph_signature.output_specs, results, strict=True):
+        if isinstance(result, torch.fx.Node):
+            spec.arg.name = result.name
+    program.graph_module.recompile()
+
+
 def traced(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...], dynamic_shapes: Any = None) -> ExportedProgram:
     """torch.export's program of `model`, which may return dataclasses that torch.export does not know.
 

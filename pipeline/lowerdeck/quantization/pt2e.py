@@ -19,6 +19,7 @@ from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.quantization import ObserverState
 from lowerdeck.fingerprints.digests import digest
 from lowerdeck.quantization.explicit_state import without_buffers
+from lowerdeck.quantization.matrix_products import use_linear
 from lowerdeck.quantization.shared_layers import separate_shared_layers
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def prepare(program: ExportedProgram, quantizer: Quantizer) -> torch.fx.GraphMod
     """
     module = without_buffers(program)
     replace_parameters(module, dict(module.named_parameters()))
+    use_linear(module)
     separate_shared_layers(module)
     for node in module.graph.nodes:
         if node.op == "call_function":

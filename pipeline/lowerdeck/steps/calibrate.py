@@ -94,13 +94,26 @@ def _check_prepared(outputs: Any, expected: Any, quantizer: Quantizer) -> None:
         quantizer: The one that prepared the model.
     """
     for number, (given, wanted) in enumerate(zip(tree_leaves(outputs), tree_leaves(expected), strict=True)):
-        if not (isinstance(wanted, torch.Tensor) and wanted.is_floating_point() and wanted.isfinite().all()):
-            continue
-        error, largest = float((given - wanted).abs().max()), float(wanted.abs().max())
-        if not error <= max(_MOST_CHANGED * largest, _LEAST_DIFFERENCE):
+        difference = _difference(given, wanted)
+        if difference is not None:
             raise LowerdeckError(
                 f"{type(quantizer).__name__} and torchao prepare another network for quantization than the model: "
-                f"output {number} is off by {error:.3g} of {largest:.3g} before anything is rounded. Choose "
+                f"output {number} {difference} before anything is rounded. Choose "
                 "`quantization: float32` or another target, or rewrite the model: layers that are called several "
                 "times, and batch norms, are where such faults were found (docs/known_faults.md)"
             )
+
+
+def _difference(given: Any, wanted: Any) -> str | None:
+    """How an output differs from what it should be; None where decompositions explain the difference."""
+    if not isinstance(wanted, torch.Tensor):
+        return None
+    if (given.dtype, given.shape) != (wanted.dtype, wanted.shape):
+        kinds = [f"{str(each.dtype).removeprefix('torch.')} {list(each.shape)}" for each in (given, wanted)]
+        return f"is {kinds[0]} and not {kinds[1]}"
+    if not (wanted.is_floating_point() and wanted.isfinite().all()):
+        return None
+    error, largest = float((given - wanted).abs().max()), float(wanted.abs().max())
+    if error <= max(_MOST_CHANGED * largest, _LEAST_DIFFERENCE):
+        return None
+    return f"is off by {error:.3g} of {largest:.3g}"

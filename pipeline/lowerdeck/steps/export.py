@@ -45,6 +45,8 @@ def export(
     from lowerdeck.graph import outputs
     from lowerdeck.graph.adaptive_pooling import fix_adaptive_max_pooling
     from lowerdeck.graph.export_checks import check_no_hidden_state, check_outputs, check_real, written_attributes
+    from lowerdeck.graph.maximum_indices import separate_maximum_indices
+    from lowerdeck.graph.outputs import rename_outputs
     from lowerdeck.graph.recurrent_layers import RecurrentAsLinear
     from lowerdeck.graph.state import without_hidden_writes
 
@@ -61,6 +63,8 @@ def export(
             check_real(exported)
             exported = outputs.with_plain_containers(exported)
             fix_adaptive_max_pooling(exported)
+            separate_maximum_indices(exported)
+            rename_outputs(exported)
             program = without_hidden_writes(exported)
         check_no_hidden_state(model, written_attributes(model, sample), program, sample)
         found = try_sizes(program, dynamic_dimensions) if dynamic_dimensions else None

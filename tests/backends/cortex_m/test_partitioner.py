@@ -362,3 +362,33 @@ def test_an_activation_without_a_kernel_for_integers_computes_in_float(
     host = FloatProgram(open_made_program(result.program, {}), result.inputs, result.outputs)
     for sample in samples():
         assert torch.allclose(host(*sample)[0], program.module(check_guards=False)(*sample), atol=0.02)
+
+
+def test_a_pooling_whose_indices_are_read_is_left_to_portable_kernels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ExecuTorch's RemoveGetItemPass fails on it, and with it the whole program."""
+
+    class Pooled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Conv2d(3, 4, 3, padding=1)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            x = torch.relu(self.layer(x))
+            largest, indices = nn.functional.max_pool2d(x, 2, return_indices=True)
+            return largest, indices, nn.functional.max_pool2d(x, 2)
+
+    backend = backend_for()
+    program = quantized(Pooled, backend)
+    made = partition(program, backend)
+    assert [node.processor for node in made.plan.nodes if node.macs] == ["cmsis_nn"]
+    result = converted(made, backend, tmp_path, monkeypatch)
+    host = FloatProgram(open_made_program(result.program, {}), result.inputs, result.outputs)
+    for sample in samples():
+        largest, indices, pooled = host(*sample)
+        expected = program.module(check_guards=False)(*sample)
+        assert indices.dtype == torch.int64
+        assert (indices == expected[1]).float().mean() > 0.99  # a rounding may decide between two alike
+        assert torch.allclose(largest, expected[0], atol=1.01 * result.output_scales[0])
+        assert torch.allclose(pooled, expected[2], atol=1.01 * result.output_scales[0])

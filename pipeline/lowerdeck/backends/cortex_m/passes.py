@@ -11,11 +11,11 @@ import torch
 from executorch.backends.arm.common.annotation_meta import ArmAnnotationInfo
 from executorch.backends.cortex_m.edge_compile_config import cortex_m_edge_compile_config
 from executorch.backends.cortex_m.library import cmsis_nn
-from executorch.backends.cortex_m.passes.cortex_m_pass_manager import CortexMPassManager
+from executorch.backends.cortex_m.passes.cortex_m_pass_manager import CortexMPassManager, RemoveGetItemPass
 from executorch.backends.cortex_m.passes.passes_utils import get_activation_bounds, quantize_val
 from executorch.backends.cortex_m.target_config import CortexM, CortexMTargetConfig
 from executorch.exir.dialects._ops import ops as exir_ops
-from executorch.exir.pass_base import ExportedProgramPassBase, ExportedProgramPassResult
+from executorch.exir.pass_base import ExportedProgramPassBase, ExportedProgramPassResult, ExportPass, PassResult
 from executorch.exir.verification.verifier import EXIREdgeDialectVerifier
 
 from lowerdeck.backends.cortex_m.options import Device
@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 EDGE_CONFIG = cortex_m_edge_compile_config()
 ORIGIN = "lowerdeck_origin"
 """Key of `node.meta` with the name of the node of the edge program that a node was made from."""
+_VALUES_ALONE = {
+    exir_ops.edge.aten.max_pool2d_with_indices.default: exir_ops.edge.aten.max_pool2d.default,
+    exir_ops.edge.aten.max.dim: exir_ops.edge.aten.amax.default,
+}
+"""Operators that return indices, too, and what the passes take in their place."""
 _ANNOTATION = ArmAnnotationInfo.CUSTOM_META_KEY
 
 
@@ -38,6 +43,26 @@ class PassFailedError(Exception):
         super().__init__(origin)
         self.origin, self.cause = origin, cause
         """The node of the edge program, and what the pass raised."""
+
+
+class RemoveUnreadIndices(ExportPass):  # type: ignore[misc]  # ExecuTorch is untyped
+    """In place of RemoveGetItemPass, which fails on a max pooling whose indices are read; that is left here."""
+
+    def call(self, graph_module: torch.fx.GraphModule) -> PassResult:
+        """Replace operators of which only the values are read."""
+        graph = graph_module.graph
+        for node in [node for node in graph.nodes if node.target in _VALUES_ALONE]:
+            if any(user.args[1] != 0 and user.users for user in node.users):
+                continue
+            with graph.inserting_before(node):
+                made = graph.call_function(_VALUES_ALONE[node.target], node.args, node.kwargs)
+            made.meta = {**node.meta, "val": node.meta["val"][0]}
+            for user in list(node.users):
+                user.replace_all_uses_with(made)
+                graph.erase_node(user)
+            graph.erase_node(node)
+        graph_module.recompile()
+        return super().call(graph_module)
 
 
 class ReplaceByCmsisNn(ExportedProgramPassBase):  # type: ignore[misc]  # ExecuTorch is untyped
@@ -70,6 +95,7 @@ class ReplaceByCmsisNn(ExportedProgramPassBase):  # type: ignore[misc]  # ExecuT
         manager = CortexMPassManager(
             _unverified(exported_program), target_config=self._target, use_explicit_layout=self._explicit_layout
         )
+        manager.passes = [RemoveUnreadIndices if each is RemoveGetItemPass else each for each in manager.passes]
         try:
             with _linear_layers_of_one_type(), _activations_within_wider_ranges():
                 return ExportedProgramPassResult(manager.transform(), True)

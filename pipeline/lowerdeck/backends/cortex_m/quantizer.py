@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from executorch.backends.cortex_m.passes.cortex_m_pass_manager import CortexMPassManager, MatmulToBmmPass
 from executorch.backends.cortex_m.quantizer.quantizer import CortexMQuantizer
 from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
 
 from lowerdeck.backends.ethos_u.quantizer import annotated_count_as_matched
+from lowerdeck.quantization.matrix_products import use_bmm
 
 if TYPE_CHECKING:
     from torch.fx import GraphModule, Node
@@ -18,6 +20,15 @@ _CHECKED = "lowerdeck_cortex_m"
 
 class YieldingCortexMQuantizer(CortexMQuantizer):  # type: ignore[misc]  # ExecuTorch is untyped
     """CortexMQuantizer whose pattern matcher, the same as that of Arm's other quantizers, skips annotated nodes."""
+
+    def transform_for_annotation(self, model: GraphModule) -> GraphModule:
+        """Run the passes of CortexMQuantizer, of which MatmulToBmmPass fails where an operand is a constant."""
+        use_bmm(model.graph)
+        model.recompile()
+        for pass_type in CortexMPassManager.pass_list_transform_for_annotation:
+            if pass_type is not MatmulToBmmPass:
+                model = pass_type().call(model).graph_module
+        return model
 
     def annotate(self, model: GraphModule) -> GraphModule:
         """Annotate the nodes without an annotation."""

@@ -12,7 +12,7 @@ import torch
 from executorch.backends.nxp.quantizer.neutron_quantizer import NeutronQuantizer
 from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
 
-from lowerdeck.backends.neutron.matrix_products import use_bmm
+from lowerdeck.quantization.matrix_products import use_bmm
 from lowerdeck.backends.neutron.ranges import correct_ranges
 from lowerdeck.compat import nxp
 

@@ -1,4 +1,4 @@
-"""Matrix products in the form that NXP's quantizer and converters have."""
+"""Matrix products in the forms that backends quantize and have kernels for."""
 
 from __future__ import annotations
 
@@ -7,15 +7,37 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from torch.fx import Graph, Node
+    from torch.fx import Graph, GraphModule, Node
 
 _aten = torch.ops.aten
+_OF_MATRICES = (_aten.matmul.default, _aten.mm.default)
 _MATRICES = 3
 """Dimensions of a batch of matrices."""
 
 
+def use_linear(module: GraphModule) -> None:
+    """Write products `x @ w` with a constant matrix as linear layers, which all backends have.
+
+    The weight is a parameter of its own, because the matrix may be read elsewhere as well.
+    """
+    for node in [node for node in module.graph.nodes if node.target in _OF_MATRICES]:
+        left, right = node.args
+        if right.op != "get_attr" or left.meta["val"].ndim < 2 or right.meta["val"].ndim != 2:
+            continue
+        owner, _, name = right.target.rpartition(".")
+        matrix = getattr(module.get_submodule(owner), name).detach()
+        weight = torch.nn.Parameter(matrix.t().clone(memory_format=torch.contiguous_format))
+        module.register_parameter(f"{node.name}_weight", weight)
+        with module.graph.inserting_before(node):
+            read = module.graph.get_attr(f"{node.name}_weight")
+        read.meta = {"val": right.meta["val"].fake_mode.from_tensor(weight, static_shapes=True)}
+        node.target, node.args = _aten.linear.default, (left, read)
+    module.graph.eliminate_dead_code()
+    module.recompile()
+
+
 def use_bmm(graph: Graph) -> None:
-    """Write products `a @ b` of equally many matrices as `torch.bmm`, which NXP has; others stay.
+    """Write products `a @ b` of equally many matrices as `torch.bmm`, which NXP and CMSIS-NN have; others stay.
 
     Products in more than 3 dimensions, as of several heads of an attention, become one batch between reshapes.
     """
