@@ -364,6 +364,40 @@ def test_an_activation_without_a_kernel_for_integers_computes_in_float(
         assert torch.allclose(host(*sample)[0], program.module(check_guards=False)(*sample), atol=0.02)
 
 
+FILLED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "a concatenation": lambda x: torch.cat([x, torch.full((1, 2, 16, 16), 0.7)], 1),
+    "a choice": lambda x: torch.where(torch.arange(16) > 8, x, torch.full_like(x, 0.4)),
+    "a maximum": lambda x: torch.maximum(x, torch.full_like(x, 0.3)),
+    "a sum": lambda x: torch.relu(x) + torch.ones_like(x),
+    "a scattering": lambda x: torch.full_like(x, 0.3).scatter(1, torch.zeros(1, 1, 16, 16, dtype=torch.int64), x),
+    "bounds": lambda x: x.clamp(torch.full_like(x, -0.5), torch.full_like(x, 0.6)),
+    "a float function": lambda x: torch.atan2(x, torch.full_like(x, 4.0)),
+}
+
+
+@pytest.mark.parametrize("name", quick_first(FILLED))
+def test_tensors_of_one_number_keep_it(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Among integers, ExecuTorch's passes take the number for an integer: 0.4 for 0."""
+
+    class Filled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Conv2d(3, 4, 3, padding=1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return FILLED[name](self.layer(x))
+
+    backend = backend_for()
+    program = quantized(Filled, backend)
+    made = partition(program, backend)
+    assert [node.processor for node in made.plan.nodes if node.macs] == ["cmsis_nn"]
+    result = converted(made, backend, tmp_path, monkeypatch)
+    host = FloatProgram(open_made_program(result.program, {}), result.inputs, result.outputs)
+    for sample in samples():
+        expected = program.module(check_guards=False)(*sample)
+        assert torch.allclose(host(*sample)[0], expected, atol=2.01 * result.output_scales[0])
+
+
 def test_a_pooling_whose_indices_are_read_is_left_to_portable_kernels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

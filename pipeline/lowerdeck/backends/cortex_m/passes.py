@@ -18,6 +18,7 @@ from executorch.exir.dialects._ops import ops as exir_ops
 from executorch.exir.pass_base import ExportedProgramPassBase, ExportedProgramPassResult, ExportPass, PassResult
 from executorch.exir.verification.verifier import EXIREdgeDialectVerifier
 
+from lowerdeck.backends.cortex_m.filled import fill_with_integers
 from lowerdeck.backends.cortex_m.options import Device
 from lowerdeck.compat.arm import BOUNDS_OF_FUSED_ACTIVATION, CALL_EDGE_OPERATOR
 from lowerdeck.graph.nodes import operator_name
@@ -92,6 +93,7 @@ class ReplaceByCmsisNn(ExportedProgramPassBase):  # type: ignore[misc]  # ExecuT
                 node.meta["custom"] = {
                     key: value for key, value in node.meta.get("custom", {}).items() if key != _ANNOTATION
                 }
+        fill_with_integers(exported_program.graph)
         manager = CortexMPassManager(
             _unverified(exported_program), target_config=self._target, use_explicit_layout=self._explicit_layout
         )
