@@ -44,6 +44,8 @@ def export(
 
     from lowerdeck.graph import outputs
     from lowerdeck.graph.adaptive_pooling import fix_adaptive_max_pooling
+    from lowerdeck.graph.attention import attention_as_products
+    from lowerdeck.graph.cropping import crop_by_slices
     from lowerdeck.graph.export_checks import check_no_hidden_state, check_outputs, check_real, written_attributes
     from lowerdeck.graph.maximum_indices import separate_maximum_indices
     from lowerdeck.graph.outputs import rename_outputs
@@ -64,6 +66,8 @@ def export(
             exported = outputs.with_plain_containers(exported)
             fix_adaptive_max_pooling(exported)
             separate_maximum_indices(exported)
+            attention_as_products(exported)
+            crop_by_slices(exported)
             rename_outputs(exported)
             program = without_hidden_writes(exported)
         check_no_hidden_state(model, written_attributes(model, sample), program, sample)

@@ -39,9 +39,17 @@ def quantize(
         ranges, modules = {**state.ranges, **constant_ranges(prepared)}, observed_modules(prepared)
         with torch.no_grad(), fast_graph_passes():
             converted = with_buffers(convert_pt2e(prepared), program)
+            _make_dense(converted)
     with torch.no_grad(), fast_graph_passes():
         quantized = torch.export.export(converted, *program.example_inputs, dynamic_shapes=dynamic_shapes_of(program))
         quantized = with_outputs_of(without_hidden_writes(quantized), program)
     # The float weights are unused after conversion, but every later stage would store and read them.
     quantized = remove_unused_parameters_pass(quantized)
     return quantized, quantized_tensors(quantized, ranges, modules)
+
+
+def _make_dense(module: torch.fx.GraphModule) -> None:
+    """Repeat the values of constants that were expanded: ExecuTorch stores no tensor with a stride of 0."""
+    for tensor in (*module.parameters(), *module.buffers()):
+        if 0 in tensor.stride():
+            tensor.data = tensor.data.contiguous()

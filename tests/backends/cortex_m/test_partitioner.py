@@ -426,3 +426,24 @@ def test_a_pooling_whose_indices_are_read_is_left_to_portable_kernels(
         assert (indices == expected[1]).float().mean() > 0.99  # a rounding may decide between two alike
         assert torch.allclose(largest, expected[0], atol=1.01 * result.output_scales[0])
         assert torch.allclose(pooled, expected[2], atol=1.01 * result.output_scales[0])
+
+
+def test_a_copy_in_front_of_a_convolution_is_explained() -> None:
+    """A slice of a concatenation, times a gate, as in GhostNet: the explanation took a copy for a convolution."""
+
+    class Ghost(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.cheap = nn.Conv2d(3, 6, 1), nn.Conv2d(6, 6, 3, padding=1, groups=6)
+            self.gate, self.last = nn.Conv2d(11, 11, 1), nn.Conv2d(11, 8, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = torch.relu(self.first(x))
+            x = torch.cat([x, torch.relu(self.cheap(x))], 1)[:, :11]
+            gate = nn.functional.hardsigmoid(self.gate(nn.functional.adaptive_avg_pool2d(x, 1)))
+            found: torch.Tensor = self.last(x * gate)
+            return found
+
+    backend = backend_for()
+    plan = partition(quantized(Ghost, backend), backend).plan
+    assert all(node.reason for node in plan.nodes if node.compute and node.processor == "portable")

@@ -270,6 +270,8 @@ def _of_quantized(node: Node, operator: str) -> Reason:
 
 
 def _of_transposed_convolution(node: Node, check: str) -> Reason | None:
+    if operator_name(node) != "aten.convolution.default":
+        return None  # computes something else that a convolution was decomposed into
     *_, dilation, transposed, output_padding, groups = node.args
     if not transposed:
         return None

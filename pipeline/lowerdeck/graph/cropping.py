@@ -1,0 +1,40 @@
+"""Padding by negative numbers, which crops: ExecuTorch's kernel refuses it when the program runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+    from torch.fx import Node
+
+_aten = torch.ops.aten
+_PADS = (_aten.pad.default, _aten.constant_pad_nd.default)
+
+
+def crop_by_slices(program: ExportedProgram) -> None:
+    """Write what negative padding removes as slices, and keep the rest of the padding; `rename_outputs` comes next."""
+    for node in [node for node in program.graph.nodes if node.target in _PADS]:
+        source, widths = node.args[0], node.args[1]
+        is_constant = node.target is _PADS[1] or len(node.args) < 3 or node.args[2] == "constant"
+        if not is_constant or not all(isinstance(width, int) for width in widths) or min(widths, default=0) >= 0:
+            continue
+        cropped = source
+        for number, (before, after) in enumerate(zip(widths[::2], widths[1::2], strict=True), 1):
+            size = source.meta["val"].shape[-number]
+            if min(before, after) < 0:
+                cropped = _sliced(node, cropped, -number, max(-before, 0), size + min(after, 0))
+        node.replace_input_with(source, cropped)
+        node.update_arg(1, [max(width, 0) for width in widths])
+        if not any(node.args[1]):
+            node.replace_all_uses_with(cropped)
+            program.graph.erase_node(node)
+
+
+def _sliced(pad: Node, source: Node, dimension: int, start: int, end: Any) -> Node:
+    with pad.graph.inserting_before(pad):
+        made = pad.graph.call_function(_aten.slice.Tensor, (source, dimension, start, end))
+    made.meta = {**pad.meta, "val": _aten.slice.Tensor(source.meta["val"], dimension, start, end)}
+    return made
