@@ -71,9 +71,7 @@ def test_values_alone_stay_one_operator() -> None:
     assert [str(node.target) for node in program.graph.nodes if "max" in str(node.target)] == ["aten.max.dim"]
 
 
-@pytest.mark.parametrize(
-    ("target", "name"), quick_first([(target, name) for target in TARGETS for name in FUNCTIONS])
-)
+@pytest.mark.parametrize(("target", "name"), quick_first([(target, name) for target in TARGETS for name in FUNCTIONS]))
 def test_every_target_returns_indices(target: str, name: str) -> None:
     generator = torch.Generator().manual_seed(1)
     samples = [(torch.randn(SHAPE, generator=generator),) for _ in range(8)]

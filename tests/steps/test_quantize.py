@@ -7,6 +7,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from benchmarks.in_turns import create
+from benchmarks.networks import lowered as network_lowered
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.quantization.quantized_tensors import quantized_tensors
@@ -53,3 +55,20 @@ def test_observers_of_another_target_are_refused(lowered: Callable[[str], Lowere
     assert quantizer is not None
     with pytest.raises(LowerdeckError, match="do not belong to this model and quantizer"):
         quantize(build.exported(), quantizer, lowered("xnnpack_cpu").state)
+
+
+def test_expanded_constants_are_stored_dense() -> None:
+    """ExecuTorch refuses strides of 0, which folding leaves in expanded indices of a gather."""
+
+    class Gathered(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.layer = torch.nn.Linear(10, 10)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.gather(self.layer(x), 2, torch.tensor([1, 4]).view(1, 1, 2).expand(1, 8, 2))
+
+    samples = [(torch.randn(1, 8, 10),) for _ in range(8)]
+    verdict, detail = network_lowered(Gathered().eval(), samples, create("neutron_imxrt700"))
+    assert verdict == "right", detail

@@ -59,10 +59,11 @@ def _later_positions(program: ExportedProgram, rows: int, columns: int) -> Node:
     """Which keys come after a query, as a constant of the program: kernels would compute it at every call."""
     graph = program.graph
     with graph.inserting_before(next(node for node in graph.nodes if node.op == "placeholder")):
-        return create_constant_placeholder(
+        later: Node = create_constant_placeholder(
             program,
             graph,
             f"later_positions_{rows}_{columns}",
             InputKind.CONSTANT_TENSOR,
             torch.ones(rows, columns, dtype=torch.bool).triu(1),
         )
+    return later

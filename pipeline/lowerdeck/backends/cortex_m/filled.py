@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
 from executorch.backends.cortex_m.passes.passes_utils import quantize_val
 from executorch.exir.dialects._ops import ops as exir_ops
 

@@ -12,9 +12,9 @@ import torch
 from executorch.backends.nxp.quantizer.neutron_quantizer import NeutronQuantizer
 from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
 
-from lowerdeck.quantization.matrix_products import use_bmm
 from lowerdeck.backends.neutron.ranges import correct_ranges
 from lowerdeck.compat import nxp
+from lowerdeck.quantization.matrix_products import use_bmm
 
 if TYPE_CHECKING:
     from torch.fx import Graph, GraphModule, Node
