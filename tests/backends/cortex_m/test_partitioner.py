@@ -433,19 +433,21 @@ def test_a_pooling_whose_indices_are_read_is_left_to_portable_kernels(
 
 
 def test_a_copy_in_front_of_a_convolution_is_explained() -> None:
-    """A slice of a concatenation, times a gate, as in GhostNet: the explanation took a copy for a convolution."""
+    """As in GhostNet: the explanation took the copy for the convolution that its layout comes from."""
 
     class Ghost(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.first, self.cheap = nn.Conv2d(3, 6, 1), nn.Conv2d(6, 6, 3, padding=1, groups=6)
-            self.gate, self.last = nn.Conv2d(11, 11, 1), nn.Conv2d(11, 8, 1)
+            self.first = nn.Sequential(nn.Conv2d(3, 6, 1, bias=False), nn.BatchNorm2d(6))
+            self.cheap = nn.Sequential(nn.Conv2d(6, 6, 3, padding=1, groups=6, bias=False), nn.BatchNorm2d(6))
+            self.gate = nn.Sequential(nn.Conv2d(11, 4, 1), nn.ReLU(), nn.Conv2d(4, 11, 1))
+            self.last = nn.Conv2d(11, 3, 1)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            x = torch.relu(self.first(x))
-            x = torch.cat([x, torch.relu(self.cheap(x))], 1)[:, :11]
-            gate = nn.functional.hardsigmoid(self.gate(nn.functional.adaptive_avg_pool2d(x, 1)))
-            found: torch.Tensor = self.last(x * gate)
+            y = torch.relu(self.first(x))
+            y = torch.cat([y, torch.relu(self.cheap(y))], 1)[:, :11]
+            gate = nn.functional.hardsigmoid(self.gate(nn.functional.adaptive_avg_pool2d(y, 1)))
+            found: torch.Tensor = x + self.last(y * gate)
             return found
 
     backend = backend_for()
