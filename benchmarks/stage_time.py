@@ -57,7 +57,7 @@ def _imported_by(stage: str) -> list[str]:
 
 def _import_all(names: list[str]) -> None:
     for name in names:
-        with contextlib.suppress(ImportError):  # names that libraries make up, and `__main__` of the stage
+        with contextlib.suppress(ImportError, RuntimeError):  # names that libraries make up, an SDK that is not here
             importlib.import_module(name)
     gc.collect()
     gc.freeze()  # as in the preload server

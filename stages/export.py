@@ -23,5 +23,4 @@ def main() -> None:
     write_program(paths.EXPORTED, program)
 
 
-# Do not wait for a server that is still importing: it imports more than export needs.
-run_stage(__name__, main, preloaded_within_s=0.2)
+run_stage(__name__, main, preloaded_within_s=60, after_first=True)

@@ -106,6 +106,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[object,
     graphs = ((path.read_bytes(), plain_bytes), (fast_stored, fast))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Replacement, "active", nullcontext)
+        plain_stored = stored(exported())
         plain_points = sweep(tmp_path_factory.mktemp("plain"))
         plain_quantized = quantized()
     return {
@@ -116,6 +117,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[object,
         "exir.CHECK_DTYPES": graphs,
         "exir.EXECUTE_NODE": graphs,
         "pytorch.RUN_DECOMPOSITIONS": graphs,
+        "pytorch.CANONICALIZE": (plain_stored, fast_stored),
         "pytorch.SERIALIZER_TYPING": loaded,
         "pytorch.TENSOR_META": loaded,
         "pytorch.CREATE_ARGUMENT": graphs,

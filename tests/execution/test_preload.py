@@ -24,12 +24,13 @@ NO_SERVER = 99
 SERVER = """
 import sys
 from lowerdeck.execution import preload
-preload.serve(preload.socket_address(), ["colorsys"], idle_s=float(sys.argv[1]), later=["no_such_module", "tabnanny"])
+address, later = preload.socket_address(), ["no_such_module", "tabnanny"]
+preload.serve(address, ["colorsys", *sys.argv[2:]], idle_s=float(sys.argv[1]), first=["chunk"], later=later)
 """
 CLIENT = f"""
 import sys
 from lowerdeck.execution import preload
-code = preload.run(sys.argv[1], 20)
+code = preload.run(sys.argv[1], 60, after_first=sys.argv[2:] == ["after_first"])
 sys.exit({NO_SERVER} if code is None else code)
 """
 
@@ -49,8 +50,8 @@ class Host:
         (self.work / f"{name}.py").write_text(source)
         return name
 
-    def serve(self, idle_s: float = 60) -> subprocess.Popen[str]:
-        server = self._start([SERVER, str(idle_s)], {})
+    def serve(self, idle_s: float = 60, *modules: str) -> subprocess.Popen[str]:
+        server = self._start([SERVER, str(idle_s), *modules], {})
         wait_for(lambda: self.answers() or server.poll() is not None)
         return server
 
@@ -232,12 +233,21 @@ def test_what_later_stages_need_is_imported_while_the_first_one_runs(host: Host)
     assert [host.run(stage)[1] for _ in range(2)] == ["[True, False]\n", "[True, True]\n"]
 
 
-def test_a_client_that_talks_rubbish_is_ignored(host: Host) -> None:
+def test_a_stage_that_needs_only_the_first_modules_does_not_wait_for_the_others(host: Host) -> None:
+    others = [host.module(f"part_{number}", "import time; time.sleep(0.1)") for number in range(60)]
+    host.serve(60, *others)
+    stage = host.module("stage", f"import sys; print([name in sys.modules for name in ('chunk', '{others[-1]}')])")
+    assert host.run(stage, "after_first")[1] == "[True, False]\n"
+    assert host.run(stage)[1] == "[True, True]\n"
+
+
+@pytest.mark.parametrize("text", [b"rubbish", b"[1, 2]"])
+def test_a_client_that_talks_rubbish_is_ignored(host: Host, text: bytes) -> None:
     server = host.serve()
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(host.sockets()[0]))
-        socket.send_fds(connection, [(7).to_bytes(4, "big")], [0, 1, 2])
-        connection.sendall(b"rubbish")
+        socket.send_fds(connection, [len(text).to_bytes(4, "big")], [0, 1, 2])
+        connection.sendall(text)
         assert connection.recv(1) == b""
     assert host.run(host.module("after", "print('served')"))[:2] == (0, "served\n")
     assert server.poll() is None
@@ -365,7 +375,7 @@ def test_track_finds_mlflow_imported_as_the_project_wants_it(host: Host, request
     start = "from lowerdeck.execution import preload\npreload.start(preload.TRACKING)"
     subprocess.run([sys.executable, "-c", start], env=host.environment(), check=True)
     wait_for(host.answers)
-    client = CLIENT.replace("20", "60, preload.TRACKING")
+    client = CLIENT.replace("60,", "60, preload.TRACKING,")
     command = [sys.executable, "-c", client, name]
     done = subprocess.run(command, env=host.environment(), cwd=host.work, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "True False\n")

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from lowerdeck.artifacts import paths
-from lowerdeck.artifacts.files import read_json, write_json
+from lowerdeck.artifacts.files import read_json, write_json_rows
 from lowerdeck.artifacts.observers import read_observed
 from lowerdeck.contracts.evaluation import QuantizationLoss
 from lowerdeck.contracts.quantization import QuantizedTensor
@@ -29,7 +29,7 @@ def write_quantization_report(tensors: Sequence[QuantizedTensor], loss: Quantiza
             "loss": lossy.get(tensor.node),
         }
         report.append(dataclasses.asdict(tensor) | derived)
-    write_json(paths.QUANTIZATION_REPORT, report)
+    write_json_rows(paths.QUANTIZATION_REPORT, report)
 
 
 def read_quantization_report() -> list[QuantizedTensor]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from lowerdeck.compat import exir, pytorch
+from lowerdeck.compat import exir, nxp, pytorch
 from lowerdeck.compat.delegate_outputs import DescribedOnce
 from lowerdeck.compat.edge_verification import DecomposedOnce, VerifiedOnce
 from lowerdeck.compat.remembered_layouts import RememberedLayouts
@@ -22,13 +22,14 @@ _NUMBERS = frozenset((int, float, bool))
 
 @contextmanager
 def fast_graph_passes() -> Iterator[None]:
-    """Skip ten things in graph passes that take time and change nothing.
+    """Skip eleven things in graph passes that take time and change nothing.
 
     - Nodes share their provenance tree, which every pass would copy.
     - Graph modules generate their code when it is needed, which most never is, not after every pass.
     - Operators are executed once, and not by every pass, for fake tensors of the same layouts.
     - Element types of equal edge programs are verified once.
     - What was decomposed is not traced again where nothing is left to decompose.
+    - Passes of NXP's backend trace only programs that they have changed.
     - Lists of numbers are copied as a whole, not number by number.
     - Annotations of functions that register kernels are not evaluated.
     - What a delegate replaces is traced once, not by every pass.
@@ -51,6 +52,7 @@ def fast_graph_passes() -> Iterator[None]:
             pytorch.CREATE_ARGUMENT.active(_arguments_as_a_whole(pytorch.CREATE_ARGUMENT.original())),
             composite_operators_once(),
             _edge_programs_as_before(),
+            _traced_if_changed(),
             _code_on_demand(),
         ):
             yield
@@ -83,6 +85,16 @@ def _edge_programs_as_before() -> Iterator[None]:
         exir.EXECUTE_NODE.active(remembered.replacement()),
         pytorch.RUN_DECOMPOSITIONS.active(decomposed.replacement()),
     ):
+        yield
+
+
+@contextmanager
+def _traced_if_changed() -> Iterator[None]:
+    """Let NXP's passes trace only programs that they have changed, if its backend is there."""
+    if nxp.EDGE_PASS.module not in sys.modules:
+        yield
+        return
+    with nxp.EDGE_PASS.active(nxp.traced_if_changed(nxp.EDGE_PASS.original())):
         yield
 
 

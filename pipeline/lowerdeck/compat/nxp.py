@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Any
 
 from lowerdeck.compat.replacement import Replacement
 
@@ -53,10 +54,29 @@ NEUTRON_LIBRARY_UTILS = Replacement(
     reason="The same as for neutron_converter.",
     upstream="pytorch/executorch#17625",
 )
+EDGE_PASS = Replacement(
+    target="executorch.backends.nxp.edge_passes.neutron_edge_pass:NeutronEdgePass.call",
+    reason="Every pass traces the program once more, also where it has changed nothing: eight times for most programs.",
+    for_speed_only=True,
+)
 WARNING = Replacement(
     target="executorch.backends.nxp.backend.ir.logger:w",
     reason="Prints the same warning for every constant; once is enough.",
 )
+
+
+def traced_if_changed(call: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """`call` of a pass; a graph that the pass leaves as it is is not traced again."""
+
+    def call_if_changed(edge_pass: Any, graph_module: Any) -> Any:
+        from torch.fx.passes.infra.pass_base import PassResult
+
+        first = edge_pass.run(graph_module)
+        if not first.modified:
+            return PassResult(graph_module, False)
+        return PassResult(call(edge_pass, first.graph_module).graph_module, True)
+
+    return call_if_changed
 
 
 def told_once(warn: Callable[[str], None]) -> Callable[[str], None]:

@@ -36,39 +36,42 @@ IDLE_S = 120.0
 _STARTED_WITHIN_S = 60.0
 """Age of a file without a server at which none is about to start there."""
 SWITCH = "LOWERDECK_PRELOAD"
-_LATER = "--later"
-"""In the arguments of a server: the modules that follow are imported while its first stage runs."""
+_THEN, _LATER = "--then", "--later"
+"""In the arguments of a server, between its modules: first, others and later ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Libraries:
-    """Imports of one server."""
+    """Imports of one server, in their order."""
 
+    first: tuple[str, ...] = ()
+    """Modules after which a stage may run that asks for no others."""
     modules: tuple[str, ...]
-    """Modules in the order of their import."""
+    """Modules that all other stages wait for."""
     read_at_import: tuple[str, ...]
     """Prefixes of variables that take effect during the imports: a server accepts clients with the same values only."""
     later: tuple[str, ...] = ()
-    """Modules that only later stages need, imported while the first one runs."""
+    """Modules that some stages need, imported while the first one runs that has waited for `modules`."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables to set before the imports, unless the user has set them."""
 
 
 _READ_AT_IMPORT = ("PYTHON", "LD_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "NPY_")
 LOWERING = Libraries(
+    # What torch.export needs, in pieces: a stage that begins or ends meanwhile waits for the piece of that moment.
+    first=("torch", "torch._dynamo", "torch._functorch.aot_autograd", "torch.export._trace"),
     modules=(
-        "torch",
+        *("torchao", "torch._inductor.fx_passes.post_grad", "executorch.exir.dialects._ops"),
         "executorch.exir",  # before the quantizers, which then import two seconds faster
         "torchao.quantization.pt2e.quantize_pt2e",
         "executorch.exir.passes.remove_unused_parameters_pass",
         "torch.ao.quantization.fx._decomposed",
         "executorch.backends.xnnpack.quantizer.xnnpack_quantizer",
         "executorch.backends.xnnpack.partition.xnnpack_partitioner",
-        "executorch.backends.arm.ethosu",
-        "executorch.backends.arm.quantizer",
         *("safetensors.torch", "pydantic", "yaml", "tqdm"),
     ),
     later=(
+        *("executorch.backends.arm.ethosu", "executorch.backends.arm.quantizer"),
         *("ai_edge_litert.interpreter", "executorch.devtools.bundled_program", "executorch.extension.flat_tensor"),
         "scipy.stats",
     ),
@@ -103,7 +106,7 @@ def start(libraries: Libraries, environment: Mapping[str, str] = os.environ) -> 
     with contextlib.suppress(OSError), log.open("ab") as output:
         return subprocess.Popen(
             # -P keeps this folder's modules out of the import path.
-            [sys.executable, "-P", __file__, str(address), *libraries.modules, _LATER, *libraries.later],
+            [sys.executable, "-P", __file__, str(address), *_arguments(libraries)],
             env={**libraries.environment, **environment, "PYTHONPATH": _path_of_libraries(environment)},
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -114,13 +117,18 @@ def start(libraries: Libraries, environment: Mapping[str, str] = os.environ) -> 
     return None
 
 
-def run(module: str, patience_s: float, libraries: Libraries = LOWERING) -> int | None:
+def _arguments(libraries: Libraries) -> list[str]:
+    return [*libraries.first, _THEN, *libraries.modules, _LATER, *libraries.later]
+
+
+def run(module: str, patience_s: float, libraries: Libraries = LOWERING, *, after_first: bool = False) -> int | None:
     """Run `python -m module` with this process's arguments in the server.
 
     Args:
         module: Module to run as `__main__`, found from the current folder as `python -m` does.
         patience_s: How long to wait for a server that is still importing.
         libraries: Libraries that the server must have imported.
+        after_first: Whether the first of these are enough.
 
     Returns:
         The exit code; None if there is no server.
@@ -128,7 +136,15 @@ def run(module: str, patience_s: float, libraries: Libraries = LOWERING) -> int 
     address = socket_address(libraries)
     if address is None:
         return None
-    return run_at(address, module, patience_s, argv=sys.argv, folder=Path.cwd(), environment=os.environ)
+    return run_at(
+        address,
+        module,
+        patience_s,
+        argv=sys.argv,
+        folder=Path.cwd(),
+        environment=os.environ,
+        after_first=after_first,
+    )
 
 
 def run_at(
@@ -140,6 +156,7 @@ def run_at(
     folder: Path,
     environment: Mapping[str, str],
     streams: tuple[int, int, int] = (0, 1, 2),
+    after_first: bool = False,
 ) -> int | None:
     """Run `python -m module` in the server at `address`.
 
@@ -151,6 +168,7 @@ def run_at(
         folder: Its current folder.
         environment: Its environment.
         streams: File descriptors that become its standard input, output and error.
+        after_first: Whether the server needs only its first modules for it.
 
     Returns:
         The exit code; None if no server accepted the request.
@@ -166,6 +184,7 @@ def run_at(
             "cwd": str(folder),
             "env": dict(environment),
             "umask": _umask(),
+            "after_first": after_first,
         }
         try:
             connection.settimeout(patience_s)
@@ -195,7 +214,7 @@ def socket_address(libraries: Libraries = LOWERING, environment: Mapping[str, st
     given = {**libraries.environment, **environment, "PYTHONPATH": _path_of_libraries(environment)}
     variables = {key: value for key, value in given.items() if key.startswith(libraries.read_at_import)}
     installed = (sys.executable, sys.version, str(packages), packages.stat().st_mtime_ns)
-    key = [*installed, sorted(variables.items()), libraries.modules, libraries.later]
+    key = [*installed, sorted(variables.items()), *_arguments(libraries)]
     source = Path(__file__).read_bytes()  # another version of this module may use another protocol
     digest = hashlib.sha256(json.dumps(key).encode() + source).hexdigest()[:16]
     return folder / f"{digest}.sock"
@@ -269,10 +288,18 @@ def _connected(address: Path) -> socket.socket:
     return connection
 
 
-def serve(address: Path, modules: Sequence[str], idle_s: float = IDLE_S, later: Sequence[str] = ()) -> None:
-    """Listen at `address`, import `modules`, and run clients' requests until there is none for `idle_s`.
+def serve(
+    address: Path,
+    modules: Sequence[str],
+    idle_s: float = IDLE_S,
+    *,
+    first: Sequence[str] = (),
+    later: Sequence[str] = (),
+) -> None:
+    """Listen at `address`, import `first` and `modules`, and run clients' requests until there is none for `idle_s`.
 
-    The modules of `later` are imported while the first request runs.
+    A request is run when `first`, or all of these, have been imported, as it asks. The modules of `later` are imported
+    while a request runs.
     """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     lock = _locked(address)
@@ -284,22 +311,35 @@ def serve(address: Path, modules: Sequence[str], idle_s: float = IDLE_S, later: 
     listener.listen()
     own_path = _python_path(os.environ)
     searched = [entry for entry in sys.path if entry not in own_path]
-    _import(modules)
     try:
-        _accept_until_idle(listener, lock, searched, idle_s, later)
+        _accept_until_idle(listener, lock, searched, idle_s, _Imports(first, modules, later))
     finally:
         _remove_files(address)
 
 
-def _import(modules: Sequence[str]) -> None:
-    """Import `modules`; those that are not installed are left out."""
-    import gc
+class _Imports:
+    """The imports of a server, which makes them one by one and runs requests in between."""
 
-    for module in modules:
+    def __init__(self, first: Sequence[str], modules: Sequence[str], later: Sequence[str]) -> None:
+        self._first, self._modules, self._later = list(first), list(modules), list(later)
+
+    def are_due(self, has_requests: bool) -> bool:
+        """Whether something is to be imported now, while requests are running or not."""
+        return bool(self._first or self._modules or (has_requests and self._later))
+
+    def complete(self, after_first: bool) -> None:
+        """Import what a request waits for."""
+        while self._first or (self._modules and not after_first):
+            self.go_on()
+
+    def go_on(self) -> None:
+        """Import the next module; one that is not installed is left out."""
+        import gc
+
         with contextlib.suppress(ImportError):
-            importlib.import_module(module)
-    gc.freeze()  # forks then copy fewer pages and collect less
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a library resets what Python sets, and clients may disconnect
+            importlib.import_module((self._first or self._modules or self._later).pop(0))
+        gc.freeze()  # forks then copy fewer pages and collect less
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a library resets what Python sets, and clients may disconnect
 
 
 def _locked(address: Path) -> IO[str] | None:
@@ -336,9 +376,8 @@ def _remove_files_of_killed_servers(own: Path) -> None:
 
 
 def _accept_until_idle(
-    listener: socket.socket, lock: IO[str], searched: Sequence[str], idle_s: float, later: Sequence[str]
+    listener: socket.socket, lock: IO[str], searched: Sequence[str], idle_s: float, imports: _Imports
 ) -> None:
-    waiting = list(later)
     selector = selectors.DefaultSelector()
     selector.register(listener, selectors.EVENT_READ)
     wakeup, wakeup_writer = socket.socketpair()
@@ -348,17 +387,19 @@ def _accept_until_idle(
     selector.register(wakeup, selectors.EVENT_READ)
     running: dict[int, socket.socket] = {}
     while True:
-        is_importing = bool(running and waiting)
+        is_importing = imports.are_due(bool(running))
         events = selector.select(0 if is_importing else None if running else idle_s)
-        if not events and not running:
-            return
         if not events and is_importing:
-            _import([waiting.pop(0)])
+            imports.go_on()
+        elif not events and not running:
+            return
         for key, _ in events:
             if key.fileobj is listener:
                 connection, _ = listener.accept()
                 # A fork that held the lock, or another client's connection, would outlive this server in them.
-                pid = _fork_stage(connection, searched, (listener, lock, wakeup, wakeup_writer, *running.values()))
+                pid = _fork_stage(
+                    connection, searched, imports, (listener, lock, wakeup, wakeup_writer, *running.values())
+                )
                 if pid is not None:
                     running[pid] = connection
                     selector.register(connection, selectors.EVENT_READ)
@@ -387,13 +428,17 @@ def _ended(running: dict[int, socket.socket]) -> list[tuple[int, int]]:
 
 
 def _fork_stage(
-    connection: socket.socket, searched: Sequence[str], servers_own: Iterable[socket.socket | IO[str]]
+    connection: socket.socket,
+    searched: Sequence[str],
+    imports: _Imports,
+    servers_own: Iterable[socket.socket | IO[str]],
 ) -> int | None:
     """Read a request and run it in a fork; returns the fork's process id, None if the client has disconnected.
 
     Args:
         connection: The client's.
         searched: The server's import path without what PYTHONPATH added.
+        imports: Those of the server, of which the request may wait for some.
         servers_own: What the fork must not hold open.
     """
     connection.settimeout(5.0)
@@ -407,8 +452,9 @@ def _fork_stage(
                 raise ConnectionError
             body += chunk
         request = json.loads(body)
+        imports.complete(bool(request.get("after_first")))
         connection.sendall(b"+")
-    except (OSError, ValueError):
+    except (OSError, ValueError, AttributeError):
         connection.close()
         for fd in fds:
             os.close(fd)
@@ -462,5 +508,5 @@ def _run_module(request: dict[str, object], fds: list[int], searched: Sequence[s
 
 
 if __name__ == "__main__":
-    split = sys.argv.index(_LATER)
-    serve(Path(sys.argv[1]), sys.argv[2:split], later=sys.argv[split + 1 :])
+    then, end = sys.argv.index(_THEN), sys.argv.index(_LATER)
+    serve(Path(sys.argv[1]), sys.argv[then + 1 : end], first=sys.argv[2:then], later=sys.argv[end + 1 :])

@@ -25,6 +25,7 @@ def run_stage(
     *,
     preloaded_within_s: float | None = None,
     libraries: preload.Libraries = preload.LOWERING,
+    after_first: bool = False,
     starts: preload.Libraries | None = None,
 ) -> None:
     """Run `main` as the stage of this process.
@@ -37,6 +38,7 @@ def run_stage(
         main: The stage.
         preloaded_within_s: Run in the preload server if it answers within this time; None: run here.
         libraries: Libraries that the server must have imported.
+        after_first: Whether the first of these are enough.
         starts: Libraries that later stages need: a server is started that imports them while this stage runs.
 
     Raises:
@@ -54,7 +56,9 @@ def run_stage(
             keep_locks()
         if starts is not None:
             preload.start(starts)
-        code = None if preloaded_within_s is None else preload.run(name, preloaded_within_s, libraries)
+        code = None
+        if preloaded_within_s is not None:
+            code = preload.run(name, preloaded_within_s, libraries, after_first=after_first)
         sys.exit(_main(name, main) if code is None else code)
     except KeyboardInterrupt:
         sys.exit(130)

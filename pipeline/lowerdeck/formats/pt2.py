@@ -26,7 +26,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from lowerdeck.compat.fake_layouts import Layout
 from lowerdeck.compat.fast_graph_passes import fast_graph_passes
-from lowerdeck.compat.pytorch import SERIALIZER_TYPING, TENSOR_META
+from lowerdeck.compat.pytorch import CANONICALIZE, SERIALIZER_TYPING, TENSOR_META
 from lowerdeck.graph.source_lines import relative_stack_trace
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def save(program: ExportedProgram, file: IO[bytes], extra_files: dict[str, str] 
     import torch
 
     buffer = io.BytesIO()
-    with fast_graph_passes():
+    with fast_graph_passes(), CANONICALIZE.active(lambda program, constants: program):
         torch.export.save(program, buffer, extra_files=extra_files)
     buffer.seek(0)
     reader = torch._C.PyTorchFileReader(buffer)
