@@ -36,24 +36,32 @@ class VerifiedOnce:
 
 
 class DecomposedOnce:
-    """Replaces `run_decompositions`: what came from it is returned where the table has none of its operators."""
+    """Replaces `run_decompositions`: what came from it is returned where the table has none of its operators.
+
+    What a partitioner has noted at nodes meanwhile is removed, as tracing again would do: XNNPACK's notes which
+    quantizations it takes in with an operator, and drops them even if that operator is then kept on the CPU.
+    """
 
     def __init__(self, decompose: Callable[..., Any]) -> None:
         """`decompose(program, decomp_table, ...)` returns another program."""
         self._decompose = decompose
-        self._decomposed: weakref.WeakKeyDictionary[Any, Hashable] = weakref.WeakKeyDictionary()
+        self._decomposed: weakref.WeakKeyDictionary[Any, tuple[Hashable, set[str]]] = weakref.WeakKeyDictionary()
 
     def replacement(self) -> Callable[..., Any]:
         """The method."""
 
         def run_decompositions(program: Any, decomp_table: Any = None, *arguments: Any, **options: Any) -> Any:
             if isinstance(decomp_table, Mapping) and program in self._decomposed:
+                content, noted = self._decomposed[program]
                 has_operator = any(node.target in decomp_table for node in program.graph.nodes)
-                if not has_operator and _operators_of(program) == self._decomposed[program]:
+                if not has_operator and _operators_of(program) == content:
+                    for node in program.graph.nodes:
+                        for key in node.meta.keys() - noted:
+                            del node.meta[key]
                     return program
             found = self._decompose(program, decomp_table, *arguments, **options)
             if (content := _operators_of(found)) is not None:
-                self._decomposed[found] = content
+                self._decomposed[found] = content, {key for node in found.graph.nodes for key in node.meta}
             return found
 
         return run_decompositions
