@@ -111,6 +111,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         lambda: nn.Sequential(nn.ConvTranspose2d(8, 16, 3, 2, 1, output_padding=1, groups=4), _norm(16), nn.ReLU()),
         IMAGE,
     ),
+    "transposed in pairs": (lambda: nn.Sequential(nn.ConvTranspose2d(8, 16, 2, 2, groups=8), _norm(16)), IMAGE),
     "depthwise transposed": (lambda: nn.Sequential(nn.ConvTranspose2d(8, 8, 2, 2, groups=8), _norm()), IMAGE),
     "conv1d read beside": (
         lambda: Calling(_read_beside, nn.Conv1d(8, 8, 3, padding=1), _trained(nn.BatchNorm1d(8))),
@@ -127,12 +128,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 @pytest.mark.parametrize("target", quick_first(TARGETS, 1))
 @pytest.mark.parametrize("name", NETWORKS)
-def test_the_quantized_program_computes_what_the_model_does(
-    name: str, target: str, request: pytest.FixtureRequest
-) -> None:
-    if (name, target) == ("grouped transposed", "ethos_u55_128"):
-        why = "docs/known_faults.md: Arm's quantizer gives the bias as many scales as there are input channels"
-        request.applymarker(pytest.mark.xfail(reason=why, raises=RuntimeError, strict=True))
+def test_the_quantized_program_computes_what_the_model_does(name: str, target: str) -> None:
     torch.manual_seed(0)
     make, shape = NETWORKS[name]
     network, samples = make().eval(), [(torch.randn(shape),) for _ in range(8)]

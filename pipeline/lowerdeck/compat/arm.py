@@ -43,6 +43,11 @@ FUSE_QUANTIZED_ACTIVATION = Replacement(
     reason="Drops a ReLU behind a convolution even if the quantization of its result also covers negative values, as "
     "where a concatenation shares it: `cat([conv1(x), relu(conv2(x))])` is wrong by up to the whole negative range.",
 )
+TRANSPOSED_WEIGHT = Replacement(
+    target="executorch.backends.arm.quantizer.quantization_annotator:_adjust_weight_qspec_for_conv_transpose",
+    reason="Gives the weight of a transposed convolution with groups a scale for each input channel, and its bias as "
+    "many, which needs one for each output channel.",
+)
 TRACE_NODE = Replacement(
     target="executorch.backends.arm._passes.arm_pass:ArmPass._fx",
     reason="A quantized tanh, sigmoid or exponential function is float32 in the traced graph, and so is all behind it: "

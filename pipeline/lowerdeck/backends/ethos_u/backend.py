@@ -6,6 +6,7 @@ import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
@@ -147,10 +148,11 @@ class EthosU(Backend[Device, Options, FlavorOptions]):
             "int8x4": get_symmetric_a8w4_quantization_config,
             "int16x8": get_symmetric_a16w8_quantization_config,
         }
-        config = configs[scheme.name](is_per_channel=scheme.weight_granularity != "per_tensor", is_qat=scheme.is_qat)
+        create_config = partial(configs[scheme.name], is_qat=scheme.is_qat)
+        config = create_config(is_per_channel=scheme.weight_granularity != "per_tensor")
         # The quantizer reads only the accelerator and the pass pipeline.
         spec = self._with_pass_pipeline(EthosUCompileSpec(self.device.accelerator))
-        quantizer: Quantizer = YieldingQuantizer(spec).set_global(config)
+        quantizer: Quantizer = YieldingQuantizer(spec, create_config(is_per_channel=False)).set_global(config)
         if self.device.io_quantization is not None:
             of_type = {"uint8": get_uint8_io_quantization_config, "int16": get_symmetric_a16w8_quantization_config}
             quantizer.set_io(of_type[self.device.io_quantization](is_qat=scheme.is_qat))

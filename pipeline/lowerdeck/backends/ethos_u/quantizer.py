@@ -1,17 +1,22 @@
-"""Arm's quantizer, changed to skip annotated nodes, as the quantizers of other backends do."""
+"""Arm's quantizer, changed to skip annotated nodes, as the quantizers of other backends do, and for grouped layers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import torch
 from executorch.backends.arm.quantizer import EthosUQuantizer
 from executorch.backends.cortex_m.quantizer.pattern_matcher import PatternMatcher
 from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
 
+from lowerdeck.compat.arm import TRANSPOSED_WEIGHT
+
 if TYPE_CHECKING:
-    from torch.fx import GraphModule
+    from executorch.backends.arm.quantizer import QuantizationConfig
+    from torch.fx import GraphModule, Node
+    from torchao.quantization.pt2e.quantizer import QuantizationSpec
 
 _MATCHED = PatternMatcher.Q_PATTERN_MATCHED_KEY
 
@@ -22,17 +27,45 @@ class YieldingQuantizer(EthosUQuantizer):  # type: ignore[misc]  # ExecuTorch is
     Arm's matcher only skips nodes that it has marked itself, and would overwrite any other annotation.
     """
 
+    def __init__(self, spec: Any, per_tensor: QuantizationConfig) -> None:
+        """`spec` as for EthosUQuantizer; `per_tensor` for weights that cannot have a scale for each channel."""
+        super().__init__(spec)
+        self._per_tensor = per_tensor
+
     def transform_for_annotation(self, model: GraphModule) -> GraphModule:
         """Run Arm's transformation, which annotates once to find the nodes to quantize."""
-        with annotated_count_as_matched(model):
+        with annotated_count_as_matched(model), self._weights_of_transposed_layers():
             transformed: GraphModule = super().transform_for_annotation(model)
         return transformed
 
     def annotate(self, model: GraphModule) -> GraphModule:
         """Annotate the nodes without an annotation."""
-        with annotated_count_as_matched(model):
+        with annotated_count_as_matched(model), self._weights_of_transposed_layers():
             annotated: GraphModule = super().annotate(model)
         return annotated
+
+    @contextmanager
+    def _weights_of_transposed_layers(self) -> Iterator[None]:
+        adjust: Callable[[Node, QuantizationSpec | None], Any] = TRANSPOSED_WEIGHT.original()
+
+        def adjusted(node: Node, weight: QuantizationSpec | None) -> Any:
+            made = adjust(node, weight)
+            is_by_inputs = made is not None and made.qscheme == torch.per_channel_symmetric and made.ch_axis == 0
+            return self._per_tensor.weight if is_by_inputs and _is_transposed(node) else made
+
+        with TRANSPOSED_WEIGHT.active(adjusted):
+            yield
+
+
+def _is_transposed(node: Node) -> bool:
+    """Whether a node is a transposed convolution whose input channels do not have an output channel each."""
+    if node.target != torch.ops.aten.conv_transpose2d.input:
+        return False
+    weight = node.args[1]
+    assert isinstance(weight, torch.fx.Node)
+    num_inputs, num_outputs_of_group, *_ = weight.meta["val"].shape
+    num_groups = node.args[6] if len(node.args) > 6 else 1
+    return bool(num_inputs != num_groups or num_outputs_of_group > 1)
 
 
 @contextmanager
