@@ -15,6 +15,7 @@ from tests.project import REPOSITORY
 BACKENDS = tuple(backend for backend in backends.available() if (REPOSITORY / rows.path(backend)).is_file())
 """Those whose tables are kept."""
 QUICK = {
+    "cortex_m": ("*: aten.view_copy*",),
     "ethos_u": ("aten.any.dim", "aten.argmax.default", "aten.convolution.default, depthwise"),
     "neutron": (
         "*: aten.add.Tensor, alpha=2 (int8)",

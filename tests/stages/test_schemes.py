@@ -9,7 +9,7 @@ import pytest
 
 from tests.project import Project, tail
 
-STAGES = ("compose", "export", "calibrate", "quantize", "baseline", "partition", "convert", "evaluate")
+STAGES = ("compose", "export", "calibrate", "quantize", "baseline", "partition", "convert", "firmware", "evaluate")
 
 
 @pytest.mark.slow
