@@ -46,26 +46,17 @@ class YieldingQuantizer(EthosUQuantizer):  # type: ignore[misc]  # ExecuTorch is
 
     @contextmanager
     def _weights_of_transposed_layers(self) -> Iterator[None]:
+        """Give weights whose scales would be those of input channels a single scale; Arm's partitioner requires it."""
         adjust: Callable[[Node, QuantizationSpec | None], Any] = TRANSPOSED_WEIGHT.original()
 
         def adjusted(node: Node, weight: QuantizationSpec | None) -> Any:
             made = adjust(node, weight)
             is_by_inputs = made is not None and made.qscheme == torch.per_channel_symmetric and made.ch_axis == 0
-            return self._per_tensor.weight if is_by_inputs and _is_transposed(node) else made
+            is_transposed = node.target == torch.ops.aten.conv_transpose2d.input
+            return self._per_tensor.weight if is_by_inputs and is_transposed else made
 
         with TRANSPOSED_WEIGHT.active(adjusted):
             yield
-
-
-def _is_transposed(node: Node) -> bool:
-    """Whether a node is a transposed convolution whose input channels do not have an output channel each."""
-    if node.target != torch.ops.aten.conv_transpose2d.input:
-        return False
-    weight = node.args[1]
-    assert isinstance(weight, torch.fx.Node)
-    num_inputs, num_outputs_of_group, *_ = weight.meta["val"].shape
-    num_groups = node.args[6] if len(node.args) > 6 else 1
-    return bool(num_inputs != num_groups or num_outputs_of_group > 1)
 
 
 @contextmanager
