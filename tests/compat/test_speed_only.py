@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 import itertools
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,10 @@ from lowerdeck.backends.neutron.converter import REFERENCE, ConverterOptions, co
 from lowerdeck.backends.neutron.reference import neutron_converter
 from lowerdeck.backends.xnnpack.patterns import possible_patterns
 from lowerdeck.compat.fast_graph_passes import fast_graph_passes
+from lowerdeck.compat.nxp import EDGE_PASS
 from lowerdeck.compat.replacement import Replacement
 from lowerdeck.compat.torchao import HISTOGRAM_SEARCH
+from lowerdeck.contracts.backends import Backend
 from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.formats import pt2
 from lowerdeck.sweeps import hydra_multirun
@@ -62,16 +64,31 @@ def quantized() -> bytes:
     return stored(torch.export.export(convert_pt2e(prepared), EXAMPLE))
 
 
-def quantized_by_histograms(searched_again: bool) -> bytes:
-    """A network quantized for Neutron, whose biases derive their scales from histograms of activations."""
+@contextmanager
+def without(left_out: Replacement) -> Iterator[None]:
+    """A context in which `left_out` is not replaced."""
     activate = Replacement.active
     with pytest.MonkeyPatch.context() as patched:
-        if searched_again:
-            patched.setattr(
-                Replacement, "active", lambda it, new: nullcontext() if it == HISTOGRAM_SEARCH else activate(it, new)
-            )
-        target = yaml.safe_load((REPOSITORY / "conf" / "target" / "neutron_imxrt700.yaml").read_text())
-        return stored(quantized_mixed(backend_for(target)))
+        patched.setattr(Replacement, "active", lambda it, new: nullcontext() if it == left_out else activate(it, new))
+        yield
+
+
+def quantized_by_histograms() -> bytes:
+    """A network quantized for Neutron, whose biases derive their scales from histograms of activations."""
+    return stored(quantized_mixed(neutron()))
+
+
+def partitioned() -> bytes:
+    """The edge program of such a network, which some of NXP's passes change and others leave."""
+    from lowerdeck.steps.partition import partition
+
+    made, file = partition(quantized_mixed(neutron()), neutron()), io.BytesIO()
+    pt2.save_edge(made.program, made.edge_config, file)
+    return file.getvalue()
+
+
+def neutron() -> Backend:
+    return backend_for(yaml.safe_load((REPOSITORY / "conf" / "target" / "neutron_imxrt700.yaml").read_text()))
 
 
 def sweep(folder: Path) -> list[tuple[int, tuple[str, ...]]]:
@@ -109,7 +126,12 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[object,
         plain_stored = stored(exported())
         plain_points = sweep(tmp_path_factory.mktemp("plain"))
         plain_quantized = quantized()
+    with without(HISTOGRAM_SEARCH):
+        searched_again = quantized_by_histograms()
+    with without(EDGE_PASS):
+        traced_again = partitioned()
     return {
+        "nxp.EDGE_PASS": (traced_again, partitioned()),
         "pytorch.COPY_PROVENANCE": graphs,
         "pytorch.RECOMPILE": graphs,
         "pytorch.KERNEL_ANNOTATIONS": graphs,
@@ -122,7 +144,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[object,
         "pytorch.TENSOR_META": loaded,
         "pytorch.CREATE_ARGUMENT": graphs,
         "pytorch.MATERIALIZE_COMPOSITE_OPERATORS": graphs,
-        "torchao.HISTOGRAM_SEARCH": (quantized_by_histograms(True), quantized_by_histograms(False)),
+        "torchao.HISTOGRAM_SEARCH": (searched_again, quantized_by_histograms()),
         "xnnpack.ANNOTATORS": (plain_quantized, quantized()),
         "xnnpack.ATTENTION_PATTERNS": (plain_bytes, spared),
         "xnnpack.INTERPOLATION_PATTERNS": (plain_bytes, spared),
