@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 # Registers out variants: to_executorch fails without those of undelegated quantize and dequantize.
 import executorch.extension.pybindings.portable_lib
-import executorch.kernels.quantized
+import executorch.kernels.quantized  # noqa: F401
 from executorch.exir import ExecutorchBackendConfig
 
 from lowerdeck.compat.fast_graph_passes import fast_graph_passes
@@ -149,7 +149,6 @@ def convert(
         )
     inputs, outputs = io_boundary.describe(method, names, boundary)
     operators = tuple(sorted({f"{op.name}.{op.overload}".rstrip(".") for op in method.operators}))
-    _check_kernels(operators, lowered, backend)
     program, scratch = executorch_program.buffer, [partition.scratch_bytes for partition in partitions]
     return Converted(
         program=program,
@@ -192,36 +191,19 @@ def _naming_operators_without_kernels(lowered: EdgeProgramManager, backend: Back
     except RuntimeError as error:
         named = _MISSING_KERNELS.search(str(error))
         missing = () if named is None else re.findall(r"aten::\w+", named[1])
-        refusal = _refusal(missing, lowered, backend)
-        if refusal is None:
+        nodes = [node for node in lowered.exported_program().graph.nodes if node.op == "call_function"]
+        places = [
+            described_node(node)
+            for node in nodes
+            if operator_name(node).rpartition(".")[0].replace(".", "::", 1) in missing
+        ]
+        if not places:
             raise
-        raise refusal from error
-
-
-def _check_kernels(operators: Sequence[str], lowered: EdgeProgramManager, backend: Backend) -> None:
-    """Refuse PyTorch's operators that no kernel library of ExecuTorch has: the host would execute them by PyTorch's."""
-    registered = executorch.extension.pybindings.portable_lib._get_operator_names()
-    absent = {name.rpartition(".")[0] for name in operators if name.startswith("aten::") and name not in registered}
-    refusal = _refusal(sorted(absent), lowered, backend)
-    if refusal is not None:
-        raise refusal
-
-
-def _refusal(missing: Sequence[str], lowered: EdgeProgramManager, backend: Backend) -> ConversionError | None:
-    """The error about the operators `missing`, e.g. `aten::rrelu`; None where no node of the program has one."""
-    nodes = [node for node in lowered.exported_program().graph.nodes if node.op == "call_function"]
-    places = [
-        described_node(node)
-        for node in nodes
-        if operator_name(node).rpartition(".")[0].replace(".", "::", 1) in missing
-    ]
-    if not places:
-        return None
-    return ConversionError(
-        f"{backend.name} does not delegate {', '.join(places)}, and ExecuTorch has no CPU kernel for it\nRewrite "
-        "that line of the model with core ATen operators (torch's documentation lists them), or choose a target "
-        "that delegates it"
-    )
+        raise ConversionError(
+            f"{backend.name} does not delegate {', '.join(places)}, and ExecuTorch has no CPU kernel for it\nRewrite "
+            "that line of the model with core ATen operators (torch's documentation lists them), or choose a target "
+            "that delegates it"
+        ) from error
 
 
 def _planned(
