@@ -17,6 +17,7 @@ from lowerdeck.quantization import pt2e
 from lowerdeck.quantization.fallback import quantizer_of
 from lowerdeck.steps.calibrate import calibrate
 from lowerdeck.steps.export import export
+from lowerdeck.steps.partition import partition
 from lowerdeck.steps.quantize import quantize
 from tests.marks import quick_first
 
@@ -145,6 +146,20 @@ def test_the_quantized_program_computes_what_the_model_does(name: str, target: s
     for sample in samples:
         expected = network(*sample)
         assert (quantized(*sample) - expected).abs().max() < 0.08 * expected.abs().max()
+
+
+@pytest.mark.parametrize("scheme", ["int8", "int8x4", "int16x8"])
+@pytest.mark.parametrize("groups", [2, 8])
+def test_ethos_u_delegates_transposed_convolutions_with_groups(groups: int, scheme: str) -> None:
+    torch.manual_seed(0)
+    backend, network = create("ethos_u85_256"), nn.ConvTranspose2d(8, 8, 2, 2, groups=groups).eval()
+    observing, converting = (quantizer_of(backend, QuantizationScheme(name=scheme)) for _ in range(2))
+    assert observing is not None
+    assert converting is not None
+    exported = [export(network, [list(IMAGE)], (), backend.memory_format) for _ in range(2)]
+    state = calibrate(exported[0], observing, [(torch.randn(IMAGE),)], 1)
+    plan = partition(quantize(exported[1], converting, state)[0], backend).plan
+    assert all(node.partition for node in plan.nodes if node.compute)
 
 
 def test_another_network_is_refused_before_it_is_quantized(monkeypatch: pytest.MonkeyPatch) -> None:
