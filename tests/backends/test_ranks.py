@@ -8,23 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 
 from lowerdeck.artifacts import paths
 from lowerdeck.contracts.errors import PartitionCompilationError
 from lowerdeck.contracts.plan import NothingDelegatedError
+from tests.networks import Called
 from tests.runtime.lowering import lower
 
 Function = Callable[..., torch.Tensor]
-
-
-class Called(nn.Module):
-    def __init__(self, function: Function) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
-        return self.function(*inputs)
 
 
 def samples(*shapes: tuple[int, ...]) -> list[tuple[torch.Tensor, ...]]:

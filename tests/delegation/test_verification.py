@@ -87,7 +87,7 @@ def test_each_way_to_differ_is_named(mixed: Partitioned, lowered_mixed: GraphMod
         return str(caught.value)
 
     assert "planned for the CPU and delegated: aten_relu_default" in said(aten_relu_default={"partition": None})
-    assert "left on the CPU: aten_sort_default" in said(aten_sort_default={"partition": "tag0"})
+    assert "left on the CPU: aten_topk_default" in said(aten_topk_default={"partition": "tag0"})
     renamed = said(aten_relu_default={"name": "elsewhere"})
     assert "planned and no longer in the program: elsewhere" in renamed
     assert "in the program and not planned: aten_relu_default" in renamed

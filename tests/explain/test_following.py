@@ -16,6 +16,7 @@ from lowerdeck.steps.calibrate import calibrate
 from lowerdeck.steps.export import export
 from lowerdeck.steps.partition import partition
 from lowerdeck.steps.quantize import quantize
+from tests.networks import Called
 from tests.project import REPOSITORY
 
 Operation = nn.Module | Callable[[torch.Tensor], torch.Tensor]
@@ -35,16 +36,6 @@ class Behind(nn.Module):
         return result
 
 
-class Call(nn.Module):
-    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = self.function(x)
-        return result
-
-
 def undelegated_hints(target: str, operation: Operation, shape: list[int], **options: object) -> list[str]:
     """Hints for what computes and stays on the CPU, of a small network on a target of conf/target."""
     declared = yaml.safe_load((REPOSITORY / "conf" / "target" / f"{target}.yaml").read_text())
@@ -58,7 +49,7 @@ def undelegated_hints(target: str, operation: Operation, shape: list[int], **opt
             flavor=Flavor(name=flavor["name"], converter=flavor["converter"], options={}, timeout_s=60.0),
         )
 
-    module = Behind(operation if isinstance(operation, nn.Module) else Call(operation))
+    module = Behind(operation if isinstance(operation, nn.Module) else Called(operation))
     program, scheme = export(module.eval(), [shape]), QuantizationScheme(name="int8")
     state = calibrate(program, backend().quantizer(scheme), [(torch.randn(shape),)], 1)
     program = export(module, [shape])

@@ -18,17 +18,9 @@ from lowerdeck.runtime.loading import open_program
 from lowerdeck.runtime.native import NativeEngine
 from lowerdeck.runtime.program import HostProgram
 from tests.marks import quick_first
+from tests.networks import Called
 
 QUANTIZED = torch.ops.quantized_decomposed
-
-
-class Function(nn.Module):
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *inputs: Any) -> Any:
-        return self.function(*inputs)
 
 
 class Convolutions(nn.Module):
@@ -91,22 +83,22 @@ def random(*shape: int) -> torch.Tensor:
 UP_TO_9 = (({0: Dim("rows", min=2, max=9)},),)
 PROGRAMS: dict[str, tuple[nn.Module, tuple[Any, ...], Any]] = {
     "arithmetic": (
-        Function(lambda x, y: (x + y * 2, torch.where(x > y, x, y), (x / y).sum(1, keepdim=True), x.argmax(1))),
+        Called(lambda x, y: (x + y * 2, torch.where(x > y, x, y), (x / y).sum(1, keepdim=True), x.argmax(1))),
         (random(3, 4), random(4, 3).t().contiguous()),
         None,
     ),
     "integers": (
-        Function(lambda x: (x // 3, x.to(torch.float32) / 2, x > 2, x.sum(), (x != 1).all())),
+        Called(lambda x: (x // 3, x.to(torch.float32) / 2, x > 2, x.sum(), (x != 1).all())),
         (torch.arange(-5, 7).reshape(3, 4),),
         None,
     ),
     "booleans": (
-        Function(lambda x, y: (x & y, x.logical_not(), torch.where(x, 1.5, 2.5))),
+        Called(lambda x, y: (x & y, x.logical_not(), torch.where(x, 1.5, 2.5))),
         (random(6) > 0.5, random(6) > 0.3),
         None,
     ),
     "shapes": (
-        Function(
+        Called(
             lambda x: (
                 x.split([2, 3, 1], 1)[1] * 1,
                 F.pad(x, (1, 2, 0, 1), value=0.5),
@@ -119,7 +111,7 @@ PROGRAMS: dict[str, tuple[nn.Module, tuple[Any, ...], Any]] = {
         (random(4, 6),),
         None,
     ),
-    "half": (Function(lambda x: (x * 2 + x).to(torch.float32)), (random(3, 3).half(),), None),
+    "half": (Called(lambda x: (x * 2 + x).to(torch.float32)), (random(3, 3).half(),), None),
     "convolutions": (Convolutions(), (random(2, 3, 16, 16),), None),
     "embedding": (
         nn.Sequential(nn.Embedding(10, 4), nn.LSTM(4, 3, batch_first=True)),
@@ -127,26 +119,26 @@ PROGRAMS: dict[str, tuple[nn.Module, tuple[Any, ...], Any]] = {
         None,
     ),
     "interpolation": (
-        Function(lambda x: (F.interpolate(x, scale_factor=2.0), F.interpolate(x, size=(7, 9), mode="bilinear"))),
+        Called(lambda x: (F.interpolate(x, scale_factor=2.0), F.interpolate(x, size=(7, 9), mode="bilinear"))),
         (random(1, 2, 4, 4),),
         None,
     ),
-    "attention": (Function(lambda q: F.scaled_dot_product_attention(q, q, q)), (random(1, 2, 4, 8),), None),
-    "requantized": (Function(requantized), (random(2, 3, 4, 5),), None),
+    "attention": (Called(lambda q: F.scaled_dot_product_attention(q, q, q)), (random(1, 2, 4, 8),), None),
+    "requantized": (Called(requantized), (random(2, 3, 4, 5),), None),
     "requantized_channels_last": (
-        Function(requantized),
+        Called(requantized),
         (random(2, 3, 4, 5).contiguous(memory_format=torch.channels_last),),
         None,
     ),
-    "plain_values": (Function(lambda x, n: (x * n, None, 3, 2.5, True)), (random(3), 3), None),
+    "plain_values": (Called(lambda x, n: (x * n, None, 3, 2.5, True)), (random(3), 3), None),
     "condition": (
-        Function(lambda x: torch.cond(x.sum() > 1, lambda x: x * 2, lambda x: x - 3, [x])),
+        Called(lambda x: torch.cond(x.sum() > 1, lambda x: x * 2, lambda x: x - 3, [x])),
         (random(3),),
         None,
     ),
-    "map": (Function(mapped), (random(4, 3), random(3)), None),
+    "map": (Called(mapped), (random(4, 3), random(3)), None),
     "dynamic": (
-        Function(lambda x: (x.reshape(x.shape[0] * 2, -1), torch.cat([x, x]).sum(0), x.view(-1).softmax(0))),
+        Called(lambda x: (x.reshape(x.shape[0] * 2, -1), torch.cat([x, x]).sum(0), x.view(-1).softmax(0))),
         (random(5, 4),),
         UP_TO_9,
     ),
@@ -229,7 +221,7 @@ def test_dynamic_shapes_up_to_their_bound(undelegated: Callable[[str], Path]) ->
 def test_channels_last_where_executorchs_runtime_refuses(undelegated: Callable[[str], Path]) -> None:
     """ExecuTorch's portable kernels refuse a channels-last tensor beside a scalar; the message says what they said."""
     x = random(2, 3, 16, 16).contiguous(memory_format=torch.channels_last)
-    PROGRAMS["channels_last"] = (Function(lambda x: (x * 2, x.contiguous() + 1)), (x,), None)
+    PROGRAMS["channels_last"] = (Called(lambda x: (x * 2, x.contiguous() + 1)), (x,), None)
     path = undelegated("channels_last")
     with pytest.raises(LowerdeckError, match=r"different dim orders.*engine='interpreter'"):
         open_program(path)
@@ -243,7 +235,7 @@ def test_several_methods(tmp_path: Path) -> None:
 
     functions = {"forward": lambda x: x + 1, "twice": lambda x: (x * 2, x.sum())}
     x = random(3, 2)
-    exported = {name: torch.export.export(Function(function), (x,)) for name, function in functions.items()}
+    exported = {name: torch.export.export(Called(function), (x,)) for name, function in functions.items()}
     path = tmp_path / "program.pte"
     path.write_bytes(to_edge(exported, constant_methods={"size": 7}).to_executorch().buffer)
     program, expected = open_program(path, engine="interpreter"), native(path)
@@ -258,7 +250,7 @@ def test_operator_missing_in_the_runtime_is_interpreted(tmp_path: Path) -> None:
 
     x = random(4, 6)
     path = tmp_path / "program.pte"
-    path.write_bytes(to_edge(torch.export.export(Function(lambda x: torch.sort(x, 1)[0]), (x,))).to_executorch().buffer)
+    path.write_bytes(to_edge(torch.export.export(Called(lambda x: torch.sort(x, 1)[0]), (x,))).to_executorch().buffer)
     program = open_program(path)
     assert program.executor.startswith("interpreter")
     assert torch.equal(program(x)[0], x.sort(1)[0])

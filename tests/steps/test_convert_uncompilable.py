@@ -51,16 +51,26 @@ class Randomized(nn.Module):
         return nn.functional.rrelu(self.before(x))
 
 
+class Pooled(nn.Module):
+    """PyTorch has a kernel for it that writes to a given tensor, and ExecuTorch none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before = nn.Conv2d(8, 8, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.max_pool3d(self.before(x).unsqueeze(1), 2)
+
+
+@pytest.mark.parametrize(("network", "operator"), [(Randomized, "rrelu"), (Pooled, "max_pool3d")])
 def test_an_operator_without_a_kernel_is_refused_with_its_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    network: type[nn.Module], operator: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program = quantized(Randomized().eval(), SHAPE)
+    program = quantized(network().eval(), SHAPE)
     made = partition(program, neutron())
     monkeypatch.chdir(tmp_path)
     write_edge_program(made.program, made.edge_config)
-    with pytest.raises(
-        ConversionError, match=r"does not delegate .*rrelu.*test_convert_uncompilable\.py:\d+\)"
-    ) as caught:
+    with pytest.raises(ConversionError, match=rf"{operator}.*test_convert_uncompilable\.py:\d+\)") as caught:
         convert_conforming(
             read_edge_program(), made.plan, neutron(), [], tmp_path, ConformanceSettings(), lambda line: None
         )

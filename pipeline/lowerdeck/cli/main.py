@@ -33,7 +33,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if rest:  # argparse accepts positional arguments on one side of an option only
         options.overrides = [*options.overrides, *rest]
-    if owns_process and options.command in EXECUTE_MODELS:
+    if owns_process and (options.command in EXECUTE_MODELS or getattr(options, "tries", False)):  # explain --try
         from lowerdeck.execution.environment import fix_environment
 
         fix_environment()

@@ -139,6 +139,11 @@ class PlannedNode:
         return self.processor == PORTABLE
 
     @property
+    def described(self) -> str:
+        """The node for people: `aten_relu_default (aten.relu.default, layer1.0, resnet8.py:41)`."""
+        return f"{self.name} ({', '.join(filter(None, (self.operator, self.module, self.source)))})"
+
+    @property
     def place(self) -> str:
         """Where it runs, for people: its partition, `CMSIS-NN`, or `CPU` with portable kernels."""
         return self.partition or ("CPU" if self.is_portable else _LIBRARIES[self.processor])

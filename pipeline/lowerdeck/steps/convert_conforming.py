@@ -39,6 +39,7 @@ from lowerdeck.runtime.floats import FloatProgram
 from lowerdeck.runtime.loading import open_with_twins
 from lowerdeck.runtime.shared_twins import SharedTwins
 from lowerdeck.steps.convert import Converted, convert
+from lowerdeck.steps.device_faults import missing_operators, refusal, refused_calls
 from lowerdeck.steps.partition import replan
 
 if TYPE_CHECKING:
@@ -187,9 +188,12 @@ def _with_program_checked(
     """`result` with the errors of the whole `.pte`: what the CPU computes around partitions, and at its boundary.
 
     Raises:
-        ConversionError: the program computes something else, although its partitions conform, and this is not accepted.
+        ConversionError: the program computes something else, although its partitions conform, or the device cannot
+            execute it, and this is not accepted.
     """
     converted = result.converted
+    if faults := missing_operators(converted, result.plan):
+        return _with_faults(result, faults, settings, report)
     try:
         if converted.data_files:
             raise LowerdeckError("its constants are in files of their own")
@@ -199,15 +203,18 @@ def _with_program_checked(
             raise LowerdeckError("its partitions need different kernels of LiteRT")
         opened = open_with_twins(converted.program, twins.opener(resolver), converted.kernel_definitions)
         program = FloatProgram(opened, converted.inputs, converted.outputs)
+        faults = refused_calls(converted, program, twins.opener(resolver), samples[0], result.plan) if samples else []
         how = manager.exported_program(), samples, values, converted.output_scales
         is_exact = any(part.twin_format == "tosa" for part in converted.partitions) and opened.is_cross_checkable()
-        errors = program_errors(program.calls if is_exact else program.consecutive_calls, *how)
+        errors = () if faults else program_errors(program.calls if is_exact else program.consecutive_calls, *how)
         if is_exact and any(error.excess > 1 for error in errors):
             errors = program_errors(program.consecutive_calls, *how)  # as for a partition, the reference decides
     except Exception as error:  # as above
         what = str(error) if isinstance(error, LowerdeckError) else repr(error)
         report(f"the program was not checked as a whole: {what}")
         return replace(result, unchecked=(*result.unchecked, f"the program was not checked as a whole: {what}"))
+    if faults:
+        return _with_faults(result, faults, settings, report)
     wrong = [str(error) for error in errors if error.excess > 1]
     if wrong and not result.accumulating and all(found.conforms for found in result.partitions):
         message = f"the program computes something else than the quantized model: {'; '.join(wrong)}"
@@ -221,6 +228,17 @@ def _with_program_checked(
         plan = result.plan
         result = replace(result, plan=replace(plan, mismatches=(*plan.mismatches, f"program: {'; '.join(wrong)}")))
     return replace(result, outputs=errors)
+
+
+def _with_faults(
+    result: ConvertedConforming, faults: Sequence[str], settings: ConformanceSettings, report: Callable[[str], None]
+) -> ConvertedConforming:
+    """`result` with the faults of kernels on the CPU, or their refusal."""
+    if settings.on_mismatch != "warn":
+        raise refusal(faults)
+    for fault in faults:
+        report(fault)
+    return replace(result, plan=replace(result.plan, mismatches=(*result.plan.mismatches, *faults)))
 
 
 def _wrong_results(
@@ -290,11 +308,7 @@ def _on_cpu(reasons: dict[str, Reason], plan: DelegationPlan, report: Callable[[
 
 def _places(names: Sequence[str], plan: DelegationPlan) -> list[str]:
     nodes = {node.name: node for node in plan.nodes}
-    return [f"{name} ({nodes[name].operator}{_place(nodes[name].module, nodes[name].source)})" for name in names]
-
-
-def _place(module: str, source: str) -> str:
-    return "".join(f", {text}" for text in (module, source) if text)
+    return [nodes[name].described for name in names]
 
 
 def _not_conforming_error(

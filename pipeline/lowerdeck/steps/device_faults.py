@@ -1,0 +1,86 @@
+"""What keeps a device from executing a program as this host does: ExecuTorch's kernels for what the CPU computes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from lowerdeck.conformance.cpu_kernels import kernel_faults, missing_kernels
+from lowerdeck.contracts.errors import ConversionError, ProgramError
+from lowerdeck.contracts.plan import DelegationPlan, listed
+from lowerdeck.formats.pte import Delegate, Method, read_pte
+from lowerdeck.runtime.floats import FloatProgram
+from lowerdeck.runtime.interpreter import Twin
+from lowerdeck.steps.convert import Converted
+
+if TYPE_CHECKING:
+    import torch
+
+_FAILED_CALL = re.compile(r"KernelCall failed at instruction 0:(\d+)")
+"""In the messages of ExecuTorch's runtime."""
+
+
+def missing_operators(converted: Converted, plan: DelegationPlan) -> list[str]:
+    """Operators on the CPU that ExecuTorch has no kernel for, with their places in the model."""
+    return [
+        f"ExecuTorch has no CPU kernel {fault.operator}, which {_computes(converted, fault.instruction, plan)}"
+        for fault in missing_kernels(_forward(converted))
+    ]
+
+
+def refused_calls(
+    converted: Converted,
+    program: FloatProgram,
+    open_twin: Callable[[Delegate], Twin],
+    sample: Sequence[torch.Tensor],
+    plan: DelegationPlan,
+) -> list[str]:
+    """Calls that ExecuTorch's kernels refuse, or compute otherwise than PyTorch, with their places in the model.
+
+    Args:
+        converted: What convert made.
+        program: Its program, opened on this host.
+        open_twin: Opens the host twin of a delegate.
+        sample: float32 inputs of the model.
+        plan: What was delegated.
+
+    Raises:
+        LowerdeckError: this host cannot execute the program.
+    """
+    if program.program.can_fork:  # not by ExecuTorch's runtime, which has threads
+        method = _forward(converted)
+        twins = list(map(open_twin, method.delegates))
+        faults = kernel_faults(method, twins, program.encode(sample), converted.kernel_definitions)
+        return [
+            f"ExecuTorch's kernel {fault.operator}, which {_computes(converted, fault.instruction, plan)}, {fault.what}"
+            for fault in faults
+        ]
+    try:
+        program.first_call(*sample)
+    except ProgramError as error:
+        failed = _FAILED_CALL.search(str(error))
+        if failed is None:
+            raise
+        return [f"ExecuTorch's runtime fails on a kernel that {_computes(converted, int(failed[1]), plan)}: {error}"]
+    return []
+
+
+def refusal(faults: Sequence[str]) -> ConversionError:
+    """The error about `faults`, with the ways out."""
+    lines = "\n".join(f"  {fault}" for fault in faults)
+    return ConversionError(
+        f"the device cannot execute the program:\n{lines}\nRewrite these lines of the model with other operators, "
+        "choose a target that delegates them, or accept a program that at most this host can execute "
+        "(evaluation.conformance.on_mismatch: warn)"
+    )
+
+
+def _forward(converted: Converted) -> Method:
+    return next(method for method in read_pte(converted.program) if method.name == "forward")
+
+
+def _computes(converted: Converted, instruction: int, plan: DelegationPlan) -> str:
+    names = converted.instructions.get(instruction, ())
+    nodes = [node.described for node in plan.nodes if node.name in names]
+    return f"computes {listed(nodes, 3)}" if nodes else "the backend's passes added"

@@ -1,0 +1,76 @@
+"""lowerdeck.conformance.cpu_kernels: ExecuTorch's kernels refuse some calls that PyTorch's operators take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import executorch.kernels.quantized  # noqa: F401  out variants
+import pytest
+import torch
+import torch.nn.functional as F
+from executorch.exir import EdgeCompileConfig, to_edge
+from torch import nn
+
+from lowerdeck.conformance.cpu_kernels import KernelFault, kernel_faults, missing_kernels
+from lowerdeck.formats.pte import KernelCall, Method, read_pte
+from tests.networks import Called
+
+
+def method_of(network: nn.Module, *inputs: torch.Tensor) -> Method:
+    """The network in float, without delegates."""
+    exported = torch.export.export(network.eval(), inputs)
+    program = to_edge(exported, compile_config=EdgeCompileConfig(_check_ir_validity=False)).to_executorch()
+    return read_pte(program.buffer)[0]
+
+
+def faults(network: nn.Module, *shape: int) -> list[KernelFault]:
+    sample = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+    return kernel_faults(method_of(network, sample), [], (sample,))
+
+
+def test_a_refused_call_is_named_with_the_reason() -> None:
+    (fault,) = faults(nn.Sequential(nn.ReLU(), nn.Conv3d(2, 3, 2)), 1, 2, 4, 4, 4)
+    assert (fault.instruction, fault.operator) == (1, "aten::convolution.out")
+    assert "refuses its arguments" in fault.what
+    assert "Expect input tensor to be 3-D or 4-D" in fault.what
+
+
+def test_a_padding_that_a_decomposition_makes_negative_is_found() -> None:
+    (fault,) = faults(Called(lambda x: F.fold(x, (6, 6), 2, padding=1)), 1, 8, 49)
+    assert fault.operator == "aten::constant_pad_nd.out"
+    assert "must be non-negative" in fault.what
+
+
+def test_a_missing_kernel_is_named_once() -> None:
+    method = method_of(Called(lambda x: torch.sort(torch.sort(x + 1, 1)[0], 2)[0]), torch.randn(2, 3, 4))
+    (fault,) = missing_kernels(method)
+    assert fault.operator == "aten::sort.values"
+    call = method.chains[0][fault.instruction]
+    assert isinstance(call, KernelCall)
+    assert method.operators[call.operator] == fault.operator
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        # Lists of tensors as arguments and results, several results, optional lists, scalars, constants, integers.
+        lambda x: torch.cat(torch.split(torch.softmax(x, 1), 2, 1), 2)[:, :, ::2],
+        lambda x: x[:, torch.tensor([0, 2])] * 2 + F.interpolate(x, scale_factor=2.0, mode="bilinear")[:, :2, :8, :8],
+        lambda x: F.layer_norm(F.max_pool2d(x, 2, 1, 1), (9,)).std(1) + torch.argmax(x, 1).float().mean(),
+        lambda x: torch.where(x > 0.5, torch.topk(x, 8, dim=2)[0], torch.eye(8)[x[0, 0, 0].long().abs() % 8]),
+        lambda x: torch.einsum("bchw,bdhw->bcd", x, x),
+    ],
+)  # fmt: skip
+def test_kernels_that_agree_have_no_faults(function: Callable[[torch.Tensor], Any]) -> None:
+    assert faults(Called(function), 1, 4, 8, 8) == []
+
+
+def test_a_kernel_that_computes_something_else_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's side is altered, because the faults of ExecuTorch's kernels that are known are refusals."""
+    from lowerdeck.runtime import operators
+
+    monkeypatch.setitem(operators._EXECUTORCH_ARITHMETIC, "aten::tanh.out", lambda x: torch.tanh(x) * 1.01)
+    (fault,) = faults(nn.Sequential(nn.Sigmoid(), nn.Tanh()), 1, 8)
+    assert fault.operator == "aten::tanh.out"
+    assert "computes something else than PyTorch" in fault.what
