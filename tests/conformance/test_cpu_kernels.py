@@ -74,3 +74,14 @@ def test_a_kernel_that_computes_something_else_is_found(monkeypatch: pytest.Monk
     (fault,) = faults(nn.Sequential(nn.Sigmoid(), nn.Tanh()), 1, 8)
     assert fault.operator == "aten::tanh.out"
     assert "computes something else than PyTorch" in fault.what
+
+
+def test_integers_are_compared() -> None:
+    """Quantized tensors whose memory is channels-last, which portable kernels join as if they were contiguous."""
+    generator = torch.Generator().manual_seed(1)
+    samples = [torch.randint(-128, 128, (1, 4, 8, 8), generator=generator, dtype=torch.int8) for _ in range(2)]
+    inputs = tuple(each.to(memory_format=torch.channels_last) for each in samples)
+    method = method_of(Called(lambda x, y: torch.cat([x, y], 1)), *inputs)
+    (fault,) = kernel_faults(method, [], inputs)
+    assert fault.operator == "aten::cat.out"
+    assert "of the values differ" in fault.what

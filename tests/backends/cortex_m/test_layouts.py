@@ -11,6 +11,8 @@ import yaml
 from torch import nn
 from torch.nn import functional as F
 
+from benchmarks.in_turns import create
+from benchmarks.networks import lowered
 from lowerdeck.artifacts.edge_programs import read_edge_program, write_edge_program
 from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.runtime.loading import open_made_program
@@ -21,6 +23,7 @@ from lowerdeck.steps.partition import partition
 from lowerdeck.steps.quantize import quantize
 from tests.conftest import backend_for
 from tests.marks import quick_first
+from tests.networks import Called
 from tests.project import REPOSITORY
 
 SHAPES = [[1, 2, 6, 8]]
@@ -91,3 +94,24 @@ def test_a_tensor_keeps_its_elements_where_its_shape_changes(
     for (sample,) in samples:
         given = sample.to(memory_format=torch.channels_last)
         assert float((program(given)[0] - module(given)).abs().max()) <= 1.01 * scale
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        pytest.param(lambda x: x.argmax(1), id="the result has fewer dimensions"),
+        pytest.param(lambda x: x.log_softmax(1), id="the kernel computes something else in channels-last memory"),
+        pytest.param(lambda x: torch.einsum("bchw,bdhw->bcd", x, x).topk(2, 1)[0], id="several results"),
+        pytest.param(nn.GroupNorm(2, 4), id="the kernel takes contiguous memory alone"),
+        pytest.param(lambda x: F.gelu(x * 2 + 0.5) - 1, id="constants of one element"),
+        pytest.param(nn.PReLU(4), id="a constant for each channel"),
+        pytest.param(lambda x: torch.cat([x[:, [3, 0]], torch.where(x > 0.3, x, -x)], 1), id="indices and a mask"),
+        pytest.param(nn.Sequential(nn.Hardsigmoid(), nn.Upsample(scale_factor=2, mode="bicubic")), id="many operators"),
+    ],
+)
+def test_portable_kernels_take_the_layouts_that_they_get(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """convert executes them by ExecuTorch's runtime: `2 input tensors have different dim orders`."""
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), Called(function)).eval()
+    verdict, detail = lowered(network, [(torch.randn(*SHAPES[0]),) for _ in range(8)], create("cortex_m55"))
+    assert verdict == "right", detail

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+
+import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from benchmarks.in_turns import create
 from benchmarks.networks import lowered
+from tests.networks import Called
 
 
 class Pooled(nn.Module):
@@ -29,3 +34,28 @@ def test_average_pooling_without_a_stride_is_delegated() -> None:
     )
     assert verdict == "right", detail
     assert "stays on the CPU" not in detail
+
+
+def in_turn(x: torch.Tensor) -> torch.Tensor:
+    _, second, third = torch.split(x, [1, 1, 2], 1)
+    return torch.cat([third, second, second], 1)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        in_turn,
+        lambda x: x.split(3, 1)[1],
+        lambda x: torch.cat(x.chunk(2, 1)[::-1], 1),
+        lambda x: x.tensor_split(3, dim=1)[2],
+    ],
+    ids=["sizes", "one part", "chunks", "tensor_split"],
+)
+def test_parts_of_a_split_are_delegated(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """NXP's pass takes the parts that are read for all parts, in order: IndexError, or another part."""
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv2d(4, 4, 1), nn.ReLU(), Called(function)).eval()
+    verdict, detail = lowered(network, [(torch.randn(1, 4, 8, 8),) for _ in range(8)], create("neutron_imxrt700"))
+    assert verdict == "right", detail
+    delegated, total = re.findall(r"(\d+) of (\d+) operators delegated", detail)[0]
+    assert delegated == total

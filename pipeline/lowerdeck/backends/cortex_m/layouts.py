@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
+
 import torch
+from executorch.backends.transforms.utils import get_param_tensor, is_param_node
 from executorch.exir.dialects._ops import ops as exir_ops
+from executorch.exir.tensor import dim_order_from_stride
 from torch.fx.passes.infra.pass_base import PassResult
+from torch.utils._pytree import tree_map_only
 
 from lowerdeck.graph.nodes import DEQUANTIZE, operator_name
+from lowerdeck.runtime.tensors import strides_of
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+    from torch.fx import Node
 
 _edge = exir_ops.edge.aten
 _OF_ONE_LAYOUT = (
@@ -14,6 +26,19 @@ _OF_ONE_LAYOUT = (
     *(_edge.maximum.default, _edge.minimum.default),
 )
 """Operators whose kernels read all operands in the order of their memory, or refuse those of different layouts."""
+_IN_ITS_LAYOUT = (
+    *(_edge.convolution.default, _edge.avg_pool2d.default, _edge.max_pool2d_with_indices.default),
+    *(_edge._adaptive_avg_pool2d.default, _edge.upsample_nearest2d.vec, _edge.upsample_bilinear2d.vec),
+)
+"""Operators whose portable kernels compute in channels-last memory, if their result has the layout of their operand."""
+_BY_NUMBER = {
+    _edge.add.Tensor: _edge.add.Scalar,
+    _edge.sub.Tensor: _edge.sub.Scalar,
+    _edge.mul.Tensor: _edge.mul.Scalar,
+    _edge.div.Tensor: _edge.div.Scalar,
+}
+_CHANNELS_LAST = (0, 2, 3, 1)
+_COMMUTATIVE = (_edge.add.Tensor, _edge.mul.Tensor)
 
 
 def settle_layouts(module: torch.fx.GraphModule) -> PassResult:
@@ -69,3 +94,112 @@ def _copy(node: torch.fx.Node, operand: torch.fx.Node, layout: torch.memory_form
         else:
             taken = copied
     node.replace_input_with(operand, taken)
+
+
+def settle_portable(program: ExportedProgram) -> Callable[[torch.fx.GraphModule], PassResult]:
+    """A pass that gives portable kernels tensors of one layout, where CMSIS-NN leaves operators of `program` to them.
+
+    Most of them refuse channels-last memory beside another layout, and a few compute something else there. Operators
+    that are not known to take it get contiguous copies, and what reads their results finds these in the layout that it
+    knows. A constant of one element becomes a number, which has no layout.
+    """
+    nodes = [node for node in program.graph.nodes if node.meta.get("val") is not None and is_param_node(program, node)]
+    numbers = {node.name: get_param_tensor(program, node).item() for node in nodes if node.meta["val"].numel() == 1}
+
+    def settle(module: torch.fx.GraphModule) -> PassResult:
+        modified, copies = False, dict[torch.fx.Node, torch.fx.Node]()
+        for node in [node for node in module.graph.nodes if node.op == "call_function"]:
+            name, value = operator_name(node), node.meta["val"]
+            if name.startswith("cortex_m.") and isinstance(value, torch.Tensor) and value.is_contiguous():
+                node.meta["val"] = _contiguous(value)  # CMSIS-NN's kernels take it for channels-last, too
+            if not name.startswith("aten."):
+                continue
+            if node.target in _BY_NUMBER and _has_order(value):
+                modified |= _take_number(node, numbers)
+            if not _takes_its_layouts(node):
+                _compute_contiguous(node, copies)
+                modified = True
+        if modified:
+            module.graph.eliminate_dead_code()
+            module.recompile()
+        return PassResult(module, modified)
+
+    return settle
+
+
+def _takes_its_layouts(node: Node) -> bool:
+    """Whether the portable kernel takes the tensors of `node` in the layouts that they have."""
+    read, written = _tensors(node.all_input_nodes), _tensors(_results(node))
+    if not any(map(_has_order, read + written)):
+        return True
+    if node.target in _IN_ITS_LAYOUT:
+        read = read[:1]
+    elif torch.Tag.pointwise not in node.target._op.tags:  # type: ignore[union-attr]
+        return False
+    # The kernel of a product of tensors of different sizes reads them as if they were contiguous.
+    is_alike = node.target in _IN_ITS_LAYOUT or len({value.shape for value in read + written}) == 1
+    return is_alike and {_order(value) for value in read + written} == {_CHANNELS_LAST}
+
+
+def _take_number(node: Node, numbers: Mapping[str, float]) -> bool:
+    """Let an operation of a tensor and a constant of one element take a number; returns whether it does."""
+    first, second = node.all_input_nodes if len(node.all_input_nodes) == len(node.args) else (node, node)
+    if first.name in numbers and node.target in _COMMUTATIVE:
+        first, second = second, first
+    if second.name not in numbers or node.kwargs or first.meta["val"].shape != node.meta["val"].shape:
+        return False
+    node.target, node.args = _BY_NUMBER[node.target], (first, numbers[second.name])
+    return True
+
+
+def _compute_contiguous(node: Node, copies: dict[Node, Node]) -> None:
+    """Let `node` take contiguous copies and return what others find in the layout that it had."""
+    for operand in [each for each in node.all_input_nodes if any(map(_has_order, _tensors([each])))]:
+        if operand not in copies:
+            with node.graph.inserting_before(node):
+                copies[operand] = _cloned(operand, _contiguous(operand.meta["val"]))
+        node.replace_input_with(operand, copies[operand])
+    results = {result: result.meta["val"] for result in _results(node)}
+    for each in {node: None, **results}:
+        each.meta["val"] = tree_map_only(torch.Tensor, _contiguous, each.meta["val"])
+    for result, known in results.items():
+        if isinstance(known, torch.Tensor) and _has_order(known) and not known.is_contiguous():
+            users = list(result.users)
+            with node.graph.inserting_after(result):
+                as_known = _cloned(result, known)
+            for user in users:
+                user.replace_input_with(result, as_known)
+            copies[as_known] = result
+
+
+def _cloned(source: Node, value: torch.Tensor) -> Node:
+    """A copy of `source` in the layout of `value`."""
+    clone = exir_ops.edge.dim_order_ops._clone_dim_order.default
+    made: Node = source.graph.call_function(clone, (source,), {"dim_order": list(_order(value))})
+    made.meta = {**source.meta, "val": value}
+    return made
+
+
+def _contiguous(value: torch.Tensor) -> torch.Tensor:
+    """`value` with strides that leave no doubt, as a dimension of size 1 else does."""
+    shape = tuple(value.shape)
+    return value.new_empty_strided(shape, strides_of(shape, range(len(shape))))
+
+
+def _results(node: Node) -> list[Node]:
+    """`node`, or the nodes that take its several results."""
+    return [user for user in node.users if user.target is operator.getitem] or [node]
+
+
+def _tensors(nodes: Iterable[Node]) -> list[torch.Tensor]:
+    return [node.meta["val"] for node in nodes if isinstance(node.meta["val"], torch.Tensor)]
+
+
+def _order(value: torch.Tensor) -> tuple[int, ...]:
+    """The dimensions of `value` from outermost to innermost in memory, as ExecuTorch states them in the program."""
+    return tuple(dim_order_from_stride(value.stride()))
+
+
+def _has_order(value: torch.Tensor) -> bool:
+    """Whether the program states another order than that of the dimensions."""
+    return _order(value) != tuple(range(value.ndim))

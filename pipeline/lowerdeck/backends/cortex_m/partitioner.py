@@ -12,7 +12,7 @@ from executorch.exir.backend.partitioner import Partitioner, PartitionResult
 from executorch.exir.pass_manager import ExportedProgramPassManager
 
 from lowerdeck.backends.cortex_m.agreement import CONSTANT, give_mark, mark_quantized
-from lowerdeck.backends.cortex_m.layouts import settle_layouts
+from lowerdeck.backends.cortex_m.layouts import settle_layouts, settle_portable
 from lowerdeck.backends.cortex_m.options import Device
 from lowerdeck.backends.cortex_m.passes import (
     EDGE_CONFIG,
@@ -123,7 +123,8 @@ class CmsisNnPartitioner(Partitioner):  # type: ignore[misc]  # ExecuTorch is un
                 "partition; `dvc repro -f partition` plans it again"
             )
         # A tensor with one channel is contiguous and channels-last; only now is it known what it was taken for.
-        return replaced.transform([settle_layouts], EDGE_CONFIG)
+        settled = replaced.transform([settle_layouts], EDGE_CONFIG)
+        return settled.transform([settle_portable(settled.exported_program())], EDGE_CONFIG)
 
     def _tried(self, program: ExportedProgram) -> ExportedProgram:
         """A replaced copy of `program`; nodes at which a pass fails are refused from then on."""

@@ -5,6 +5,7 @@ Import this after `sdk.provide_sdk`: importing ExecuTorch's backend requires the
 
 from __future__ import annotations
 
+import itertools
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 
 _aten = torch.ops.aten
 _POOLING = (_aten.avg_pool1d.default, _aten.avg_pool2d.default)
+_SPLITS = (
+    *(_aten.split.Tensor, _aten.split_with_sizes.default),
+    *(_aten.chunk.default, _aten.tensor_split.sections),
+)
 _TABLES = (_aten.sigmoid.default, _aten.sigmoid_.default, _aten.tanh.default, _aten.tanh_.default)
 
 
@@ -38,10 +43,12 @@ class SeparatingQuantizer(NeutronQuantizer):  # type: ignore[misc]  # ExecuTorch
         """Run NXP's transformation, which moves fused activations in front of concatenations.
 
         Before it, `@` becomes `torch.bmm`, which is the only matrix product that NXP's quantizer has, and average
-        pooling gets the stride that its converter reads.
+        pooling gets the stride that its converter reads. Splits become
+        slices: NXP's pass takes the parts that are read for all parts, in order.
         """
         use_bmm(model.graph)
         _state_strides(model.graph)
+        _slice_in_place_of_splits(model.graph)
         model.recompile()
         with _tables_apart():
             transformed: GraphModule = super().transform_for_annotation(model)
@@ -65,6 +72,23 @@ def _state_strides(graph: Graph) -> None:
     for node in graph.nodes:
         if node.target in _POOLING and (len(node.args) == 2 or not node.args[2]):
             node.args = (*node.args[:2], node.args[1], *node.args[3:])
+
+
+def _slice_in_place_of_splits(graph: Graph) -> None:
+    """Write the parts of splits as slices, which NXP's converter has."""
+    for node in [node for node in graph.nodes if node.target in _SPLITS]:
+        source, dimension = node.args[0], node.args[2] if len(node.args) > 2 else 0
+        ends = list(itertools.accumulate(part.shape[dimension] for part in node.meta["val"]))
+        for user in list(node.users):
+            part = user.args[1] % len(ends)
+            bounds = (0, *ends)[part : part + 2]
+            with graph.inserting_before(user):
+                made = graph.call_function(_aten.slice.Tensor, (source, dimension, *bounds))
+            # As NXP's pass does it, so that the slice is a unit of its own to the quantizer.
+            made.meta = {**user.meta, "source_fn_stack": [(made.name, made.target)]}
+            user.replace_all_uses_with(made)
+            graph.erase_node(user)
+        graph.erase_node(node)
 
 
 def _tables_apart() -> AbstractContextManager[None]:
