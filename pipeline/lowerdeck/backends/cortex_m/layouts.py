@@ -38,6 +38,7 @@ _BY_NUMBER = {
     _edge.div.Tensor: _edge.div.Scalar,
 }
 _CHANNELS_LAST = (0, 2, 3, 1)
+_DIMENSIONS = len(_CHANNELS_LAST)
 _COMMUTATIVE = (_edge.add.Tensor, _edge.mul.Tensor)
 
 
@@ -108,13 +109,8 @@ def settle_portable(program: ExportedProgram) -> Callable[[torch.fx.GraphModule]
 
     def settle(module: torch.fx.GraphModule) -> PassResult:
         modified, copies = False, dict[torch.fx.Node, torch.fx.Node]()
-        for node in [node for node in module.graph.nodes if node.op == "call_function"]:
-            name, value = operator_name(node), node.meta["val"]
-            if name.startswith("cortex_m.") and isinstance(value, torch.Tensor) and value.is_contiguous():
-                node.meta["val"] = _contiguous(value)  # CMSIS-NN's kernels take it for channels-last, too
-            if not name.startswith("aten."):
-                continue
-            if node.target in _BY_NUMBER and _has_order(value):
+        for node in [node for node in module.graph.nodes if operator_name(node).startswith("aten.")]:
+            if node.target in _BY_NUMBER and _has_order(node.meta["val"]):
                 modified |= _take_number(node, numbers)
             if not _takes_its_layouts(node):
                 _compute_contiguous(node, copies)
@@ -130,8 +126,8 @@ def settle_portable(program: ExportedProgram) -> Callable[[torch.fx.GraphModule]
 def _takes_its_layouts(node: Node) -> bool:
     """Whether the portable kernel takes the tensors of `node` in the layouts that they have."""
     read, written = _tensors(node.all_input_nodes), _tensors(_results(node))
-    if not any(map(_has_order, read + written)):
-        return True
+    if node.target == _edge.view_copy.default or not any(map(_has_order, read + written)):
+        return True  # a view has no kernel
     if node.target in _IN_ITS_LAYOUT:
         read = read[:1]
     elif torch.Tag.pointwise not in node.target._op.tags:  # type: ignore[union-attr]
@@ -163,10 +159,10 @@ def _compute_contiguous(node: Node, copies: dict[Node, Node]) -> None:
     for each in {node: None, **results}:
         each.meta["val"] = tree_map_only(torch.Tensor, _contiguous, each.meta["val"])
     for result, known in results.items():
-        if isinstance(known, torch.Tensor) and _has_order(known) and not known.is_contiguous():
+        if isinstance(known, torch.Tensor) and known.ndim == _DIMENSIONS and not known.is_contiguous():
             users = list(result.users)
             with node.graph.inserting_after(result):
-                as_known = _cloned(result, known)
+                as_known = _cloned(result, result.meta["val"].contiguous(memory_format=torch.channels_last))
             for user in users:
                 user.replace_input_with(result, as_known)
             copies[as_known] = result
