@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +14,7 @@ import torch.nn.functional as F
 from executorch.exir import EdgeCompileConfig, to_edge
 from torch import nn
 
+from lowerdeck.conformance import cpu_kernels
 from lowerdeck.conformance.cpu_kernels import KernelFault, kernel_faults, missing_kernels
 from lowerdeck.formats.pte import KernelCall, Method, read_pte
 from tests.networks import Called
@@ -85,3 +88,20 @@ def test_integers_are_compared() -> None:
     (fault,) = kernel_faults(method, [], inputs)
     assert fault.operator == "aten::cat.out"
     assert "of the values differ" in fault.what
+
+
+def test_a_kernel_that_ends_its_process_is_named_and_the_others_are_still_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    difference = cpu_kernels._difference
+
+    def ends_at_first(module: Any, number: str, call: Any) -> str:
+        if number == "0":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return difference(module, number, call)
+
+    monkeypatch.setattr(cpu_kernels, "_difference", ends_at_first)  # the child is a fork of this process
+    network = nn.Sequential(nn.Sigmoid(), nn.Conv3d(2, 3, 2))
+    first, second = faults(network, 1, 2, 4, 4, 4)
+    assert (first.operator, first.what) == ("aten::sigmoid.out", "ends its process (SIGKILL)")
+    assert second.operator == "aten::convolution.out"

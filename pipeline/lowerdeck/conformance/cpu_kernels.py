@@ -8,6 +8,7 @@ of call becomes a method of a program of its own, whose inputs are what the call
 from __future__ import annotations
 
 import multiprocessing
+import resource
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -302,6 +303,7 @@ def _execute(answers: Connection, calls: Sequence[_Call], program: bytes, first:
     import executorch.kernels.quantized  # noqa: F401
     from executorch.extension.pybindings import _C
 
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is a result, nothing to debug
     torch.set_num_threads(1)  # those of this process do not exist in a fork of it
     with captured_messages():
         module = _C._load_for_executorch_from_buffer(program)
