@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
+from lowerdeck.formats.pte import TensorSpec
+
 Pair = list[int]
 """Values for height and width."""
 _FLOAT32_EXACT = 1 << 24
@@ -370,6 +372,56 @@ def _operators(scaled: Requantize) -> dict[str, _Operator]:
         **{f"{name}_nhwc": (_nhwc(function), count) for name, (function, count) in with_layouts.items()},
     }
     return {f"cortex_m::{name}.out": operator for name, operator in by_name.items()}
+
+
+_CHANNELS_LAST = (0, 2, 3, 1)
+_OF_CONTIGUOUS = ("quantized_linear", "quantized_batch_matmul", "softmax", "transpose")
+_OF_CHANNELS_LAST = (
+    *("quantized_conv2d", "quantized_depthwise_conv2d", "quantized_transpose_conv2d"),
+    *("quantized_avg_pool2d", "quantized_max_pool2d"),
+)
+_BY_CHANNEL = ("quantized_add", "quantized_mul")
+"""Elementwise operators, one operand of which may have a value for each channel."""
+_ELEMENTWISE = (
+    *("quantize_per_tensor", "dequantize_per_tensor", "quantized_div", "quantized_activation", "minimum", "maximum"),
+    *_BY_CHANNEL,
+)
+
+
+def check_layouts(name: str, tensors: Sequence[TensorSpec]) -> None:
+    """Check that the kernel of an operator reads memory as the program lays tensors out; it does not look at that.
+
+    Args:
+        name: Operator, e.g. `cortex_m::softmax.out`.
+        tensors: Its arguments, the output last.
+
+    Raises:
+        ValueError: the kernel would compute something else than this host, or refuse the tensors.
+    """
+    operator = name.removeprefix("cortex_m::").removesuffix(".out")
+    wanted: Sequence[int]
+    if operator in _OF_CONTIGUOUS:
+        wanted, checked = range(len(tensors[0].sizes)), [tensors[0], tensors[-1]]
+    elif operator in _OF_CHANNELS_LAST:
+        wanted, checked = _CHANNELS_LAST, [tensors[0], tensors[-1]]
+    elif operator in _ELEMENTWISE:
+        checked = [tensor for tensor in tensors if len(tensor.sizes) == len(tensors[-1].sizes)]
+        wanted = tensors[-1].dim_order
+        if len({tensor.sizes for tensor in checked}) > 1:
+            wanted = _CHANNELS_LAST if operator in _BY_CHANNEL else range(len(wanted))
+    else:
+        return
+    for tensor in checked:
+        if _in_order(tensor.dim_order, tensor.sizes) != _in_order(wanted, tensor.sizes):
+            raise ValueError(
+                f"its kernel takes memory in the order of dimensions {list(wanted)}, and the program has a tensor "
+                f"{list(tensor.sizes)} in the order {list(tensor.dim_order)}"
+            )
+
+
+def _in_order(order: Sequence[int], sizes: Sequence[int]) -> list[int]:
+    """`order` without dimensions of one element, which lie anywhere."""
+    return [dimension for dimension in order if dimension < len(sizes) and sizes[dimension] != 1]
 
 
 OPERATORS = _operators(requantize)

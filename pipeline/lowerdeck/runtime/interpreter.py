@@ -25,6 +25,8 @@ from lowerdeck.formats.pte import (
     MoveCall,
     TensorSpec,
 )
+from lowerdeck.formats.pte_requirements import argument_tensors
+from lowerdeck.runtime.cmsis_nn import check_layouts
 from lowerdeck.runtime.operators import Kernel, resolve, view_shape
 from lowerdeck.runtime.tensors import allocate, initial_value, resize, strides_of
 
@@ -252,6 +254,9 @@ class BoundMethod:
             case KernelCall(operator, args):
                 name = self._method.operators[operator]
                 kernel = kernels[operator]
+                if name.startswith("cortex_m::"):
+                    tensors = [spec for _, spec in argument_tensors(self._method, args[:-1])]
+                    _located(f"operator {name}", check_layouts, name, tensors)
                 if kernel is not None:
                     return _located(f"operator {name}", self._bind_kernel, kernel, args)
                 return _located(f"operator {name}", self._bind_memory_primitive, name, args)

@@ -32,6 +32,7 @@ from lowerdeck.contracts.errors import (
     LowerdeckError,
     PartitionCompilationError,
     PartitionExecutionError,
+    ProgramError,
 )
 from lowerdeck.contracts.memories import Memory
 from lowerdeck.contracts.plan import DelegationPlan, Reason, ReasonCode, listed
@@ -211,6 +212,8 @@ def _with_program_checked(
             errors = program_errors(program.consecutive_calls, *how)  # as for a partition, the reference decides
     except Exception as error:  # as above
         what = str(error) if isinstance(error, LowerdeckError) else repr(error)
+        if isinstance(error, ProgramError) and not converted.delegates:  # nothing that only the device can execute
+            return _with_faults(result, [what], settings, report)
         report(f"the program was not checked as a whole: {what}")
         return replace(result, unchecked=(*result.unchecked, f"the program was not checked as a whole: {what}"))
     if faults:
