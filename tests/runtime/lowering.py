@@ -36,6 +36,7 @@ TARGETS: dict[str, dict[str, Any]] = {
         "device": {"accelerator": "ethos-u85-256"},
         "options": {"system_config": "Ethos_U85_SYS_DRAM_Mid", "memory_mode": "Dedicated_Sram_384KB"},
     },
+    "cortex_m": {"device": {"cpu": "m55"}, "options": {}},
     "xnnpack": {"device": {}, "options": {}},
 }
 

@@ -12,7 +12,8 @@ import torch
 import yaml
 
 from lowerdeck.contracts.runtime_images import SINGLE_ROUNDING, definitions_for
-from lowerdeck.runtime.cmsis_nn import OPERATORS, requantize, requantize_rounding_once
+from lowerdeck.formats.pte import STATIC, TensorSpec
+from lowerdeck.runtime.cmsis_nn import OPERATORS, check_layouts, requantize, requantize_rounding_once
 from lowerdeck.runtime.operators import resolve
 
 HALF = 1 << 30
@@ -218,3 +219,45 @@ def test_every_operator_of_the_installed_version_is_known() -> None:
         # Without the output, which the signature has after the asterisk.
         count = entry["func"].partition("(")[2].partition(", *,")[0].count(",") + 1
         assert resolve(name).num_arguments == count + 1, name
+
+
+def tensor(*sizes: int, order: tuple[int, ...] = (0, 1, 2, 3)) -> TensorSpec:
+    return TensorSpec(1, sizes, order[: len(sizes)], STATIC, None, (1, 0))
+
+
+LAST = (0, 2, 3, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "tensors"),
+    [
+        ("softmax", [tensor(1, 3, 4, 6), tensor(1, 3, 4, 6)]),
+        ("softmax", [tensor(1, 1, 4, 6, order=(0, 2, 1, 3)), tensor(1, 1, 4, 6)]),  # one channel lies in any order
+        ("transpose", [tensor(4, 6), tensor(6, 4)]),
+        ("maximum", [tensor(1, 3, 4, 6, order=LAST)] * 3),
+        ("maximum", [tensor(1, 3, 4, 6), tensor(6), tensor(1, 3, 4, 6)]),
+        ("quantized_mul", [tensor(1, 3, 4, 6, order=LAST), tensor(1, 3, 1, 1), tensor(1, 3, 4, 6, order=LAST)]),
+        ("quantized_conv2d", [tensor(1, 3, 4, 6, order=LAST), tensor(4, 3, 3, 3), tensor(1, 4, 4, 6, order=LAST)]),
+        ("quantized_conv2d_nhwc", [tensor(1, 4, 6, 3), tensor(4, 3, 3, 3), tensor(1, 4, 6, 4)]),
+        ("pad", [tensor(1, 3, 4, 6), tensor(1, 3, 5, 6, order=LAST)]),
+    ],
+)
+def test_layouts_that_kernels_take(name: str, tensors: list[TensorSpec]) -> None:
+    check_layouts(f"cortex_m::{name}.out", tensors)
+
+
+@pytest.mark.parametrize(
+    ("name", "tensors"),
+    [
+        ("softmax", [tensor(1, 3, 4, 6, order=LAST)] * 2),
+        ("transpose", [tensor(1, 3, 4, 6, order=LAST), tensor(1, 3, 6, 4)]),
+        ("quantized_linear", [tensor(1, 3, 4, 6, order=LAST), tensor(5, 6), tensor(1, 3, 4, 5)]),
+        ("maximum", [tensor(1, 3, 4, 6, order=LAST), tensor(1, 3, 4, 6), tensor(1, 3, 4, 6)]),
+        ("maximum", [tensor(1, 3, 4, 6, order=LAST), tensor(1, 3, 4, 1), tensor(1, 3, 4, 6, order=LAST)]),
+        ("quantized_mul", [tensor(1, 3, 4, 6), tensor(1, 3, 1, 1), tensor(1, 3, 4, 6)]),
+        ("quantized_avg_pool2d", [tensor(1, 3, 4, 6), tensor(1, 3, 2, 3)]),
+    ],
+)
+def test_layouts_that_kernels_would_take_for_others(name: str, tensors: list[TensorSpec]) -> None:
+    with pytest.raises(ValueError, match="its kernel takes memory in the order of dimensions"):
+        check_layouts(f"cortex_m::{name}.out", tensors)

@@ -115,3 +115,24 @@ def test_portable_kernels_take_the_layouts_that_they_get(function: Callable[[tor
     network = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), Called(function)).eval()
     verdict, detail = lowered(network, [(torch.randn(*SHAPES[0]),) for _ in range(8)], create("cortex_m55"))
     assert verdict == "right", detail
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        pytest.param(lambda x: torch.softmax(x, -1), id="softmax"),
+        pytest.param(lambda x: x.permute(0, 1, 3, 2), id="transposition"),
+        pytest.param(nn.Linear(6, 6), id="linear"),
+        pytest.param(lambda x: torch.maximum(x, x.mean(3, keepdim=True)), id="maximum"),
+        pytest.param(lambda x: F.avg_pool2d(torch.minimum(x, 0.3 - x), (3, 1), 1, (1, 0)), id="minimum"),
+        pytest.param(lambda x: F.max_pool2d(x.flatten(1).view_as(x), 2), id="pooling behind a view"),
+        pytest.param(lambda x: torch.maximum(x, torch.tensor([0.1, 0.2, 0.3, 0.4])[:, None, None]), id="by channel"),
+    ],
+)
+def test_cmsis_nn_gets_the_layouts_that_its_kernels_know(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """They do not look at it, so that the host refuses a program with another one."""
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv2d(2, 4, 3), Called(function), nn.LazyConv2d(3, 1)).eval()
+    network(torch.randn(*SHAPES[0]))
+    verdict, detail = lowered(network, [(torch.randn(*SHAPES[0]),) for _ in range(8)], create("cortex_m55"))
+    assert verdict == "right", detail

@@ -6,6 +6,7 @@ assumes that its own quantizer chose it, and checks little.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +62,24 @@ def disagreement(node: Node, *, explicit_layout: bool) -> Reason | None:
         return None
     scales = other_scales(node) if _short(node) in _ONE_SCALE and not stored_alike(node) else None
     return _other_integers(node) or scales or _other_weights(node) or _other_layout(node, explicit_layout)
+
+
+def other_sizes(node: Node) -> Reason | None:
+    """Why CMSIS-NN would compute another maximum or minimum of tensors of these sizes.
+
+    arm_maximum_s8 and arm_minimum_s8 were wrong on Arm's firmware where an operand has one element in both of its last
+    dimensions, and right for other operands that are repeated (tests/devices/test_cmsis_nn_layouts.py).
+    """
+    if _short(node) not in ("maximum", "minimum"):
+        return None
+    shapes = [tuple(each.meta["val"].shape) for each in node.all_input_nodes]
+    whole = tuple(node.meta["val"].shape)
+    repeated = [shape for shape in shapes if shape != whole and math.prod(shape) > 1]
+    if len(repeated) < len(shapes) and not any(shape[-2:] == (1, 1) for shape in repeated):
+        return None
+    listed = [list(shape) for shape in shapes]
+    message = f"CMSIS-NN repeats the elements of operands of these sizes wrongly: {listed}"
+    return Reason(code=ReasonCode.CONSTRAINT, message=message, values={"shapes": listed})
 
 
 def stored_alike(node: Node) -> bool:

@@ -10,7 +10,7 @@ from executorch.backends.cortex_m.passes.aten_to_cortex_m_pass import AtenToCort
 from executorch.backends.cortex_m.passes.passes_utils import is_channels_last, skips_quantized_max_pool2d
 from executorch.backends.cortex_m.quantizer import quantizer_support
 
-from lowerdeck.backends.cortex_m.agreement import disagreement, other_scales, stored_alike
+from lowerdeck.backends.cortex_m.agreement import disagreement, other_scales, other_sizes, stored_alike
 from lowerdeck.backends.cortex_m.options import Device
 from lowerdeck.backends.cortex_m.passes import ORIGIN, is_annotated, is_replaced
 from lowerdeck.backends.cortex_m.quantizer import is_checked
@@ -196,13 +196,13 @@ class Reasons:
     def of_others_quantization(self, node: Node) -> Reason | None:
         """Return why CMSIS-NN does not compute `node` as another quantizer quantized it."""
         if is_checked(node):
-            return None
+            return other_sizes(node)
         if not _has_kernel(node):
             return left_in_float(node)
         operator = operator_name(node)
         names = [name for name in (operator, *_sources(node)) if self._checks(name)]
         refusal = self._of_arguments(node, operator if operator in names else names[-1]) if names else None
-        return refusal or disagreement(node, explicit_layout=self._device.use_explicit_layout)
+        return refusal or other_sizes(node) or disagreement(node, explicit_layout=self._device.use_explicit_layout)
 
     def _of_conversion(self, node: Node) -> Reason:
         """Of a quantize, dequantize or getitem node, which follows the operator that it belongs to."""
