@@ -53,9 +53,9 @@ def test_the_whole_small_network_is_delegated(lowered: Callable[[str], Lowered],
 @pytest.mark.parametrize("target", ["neutron_imxrt700", "xnnpack_cpu"])
 def test_what_stays_on_the_cpu_is_named_with_its_place(mixed: Callable[[str], Partitioned], target: str) -> None:
     plan = mixed(target).plan
-    sort = next(node for node in plan.nodes if node.operator.startswith("aten.sort"))
-    assert sort.compute
-    assert sort.partition is None
+    topk = next(node for node in plan.nodes if node.operator.startswith("aten.topk"))
+    assert topk.compute
+    assert topk.partition is None
     convolutions = [node for node in plan.nodes if "convolution" in node.operator]
     assert [node.module for node in convolutions] == ["first", "second"]
     assert all(node.partition is not None and node.reason is None for node in convolutions)
@@ -65,9 +65,9 @@ def test_what_stays_on_the_cpu_is_named_with_its_place(mixed: Callable[[str], Pa
 
 def test_neutron_says_why(mixed: Callable[[str], Partitioned]) -> None:
     plan = mixed("neutron_imxrt700").plan
-    sort = next(node for node in plan.nodes if node.operator.startswith("aten.sort"))
-    assert sort.reason is not None
-    assert (sort.reason.code, sort.reason.message) == (ReasonCode.NO_CONVERTER, "no converter for this operator")
+    topk = next(node for node in plan.nodes if node.operator.startswith("aten.topk"))
+    assert topk.reason is not None
+    assert (topk.reason.code, topk.reason.message) == (ReasonCode.NO_CONVERTER, "no converter for this operator")
 
 
 @pytest.mark.parametrize("target", ["neutron_imxrt700", "xnnpack_cpu"])
@@ -135,10 +135,10 @@ def test_what_computes_on_integers_is_known(
     def quantized(target: str) -> dict[str, bool]:
         return {node.operator.split(".")[1]: node.is_quantized for node in mixed(target).plan.nodes if node.compute}
 
-    # XNNPACK's quantizer leaves what follows the first convolution float, Neutron's quantizes all but the sort.
-    floats = {"hardswish": False, "max_pool2d": False, "sort": False}
+    # XNNPACK's quantizer leaves what follows the first convolution float, Neutron's quantizes all but the top k.
+    floats = {"hardswish": False, "max_pool2d": False, "topk": False}
     assert quantized("xnnpack_cpu") == {"convolution": True, **floats, "relu": True}
-    assert all(is_quantized for name, is_quantized in quantized("neutron_imxrt700").items() if name != "sort")
+    assert all(is_quantized for name, is_quantized in quantized("neutron_imxrt700").items() if name != "topk")
     plan = partition(lowered("xnnpack_cpu").exported(), lowered("xnnpack_cpu").backend()).plan
     assert not any(node.is_quantized for node in plan.nodes)
 

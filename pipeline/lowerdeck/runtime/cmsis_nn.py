@@ -375,14 +375,14 @@ def _operators(scaled: Requantize) -> dict[str, _Operator]:
 
 
 _CHANNELS_LAST = (0, 2, 3, 1)
-_OF_CONTIGUOUS = ("quantized_linear", "quantized_batch_matmul", "softmax", "transpose")
-_OF_CHANNELS_LAST = (
+OF_CONTIGUOUS = ("quantized_linear", "quantized_batch_matmul", "softmax", "transpose")
+OF_CHANNELS_LAST = (
     *("quantized_conv2d", "quantized_depthwise_conv2d", "quantized_transpose_conv2d"),
     *("quantized_avg_pool2d", "quantized_max_pool2d"),
 )
 _BY_CHANNEL = ("quantized_add", "quantized_mul")
 """Elementwise operators, one operand of which may have a value for each channel."""
-_ELEMENTWISE = (
+ELEMENTWISE = (
     *("quantize_per_tensor", "dequantize_per_tensor", "quantized_div", "quantized_activation", "minimum", "maximum"),
     *_BY_CHANNEL,
 )
@@ -400,11 +400,11 @@ def check_layouts(name: str, tensors: Sequence[TensorSpec]) -> None:
     """
     operator = name.removeprefix("cortex_m::").removesuffix(".out")
     wanted: Sequence[int]
-    if operator in _OF_CONTIGUOUS:
+    if operator in OF_CONTIGUOUS:
         wanted, checked = range(len(tensors[0].sizes)), [tensors[0], tensors[-1]]
-    elif operator in _OF_CHANNELS_LAST:
+    elif operator in OF_CHANNELS_LAST:
         wanted, checked = _CHANNELS_LAST, [tensors[0], tensors[-1]]
-    elif operator in _ELEMENTWISE:
+    elif operator in ELEMENTWISE:
         checked = [tensor for tensor in tensors if len(tensor.sizes) == len(tensors[-1].sizes)]
         wanted = tensors[-1].dim_order
         if len({tensor.sizes for tensor in checked}) > 1:

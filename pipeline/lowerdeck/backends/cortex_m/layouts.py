@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from executorch.backends.cortex_m.passes.passes_utils import is_channels_last
@@ -15,6 +15,7 @@ from torch.fx.passes.infra.pass_base import PassResult
 from torch.utils._pytree import tree_map_only
 
 from lowerdeck.graph.nodes import DEQUANTIZE, QUANTIZE, operator_name
+from lowerdeck.runtime import cmsis_nn
 from lowerdeck.runtime.tensors import strides_of
 
 if TYPE_CHECKING:
@@ -147,9 +148,10 @@ def _copy(node: torch.fx.Node, operand: torch.fx.Node, layout: torch.memory_form
 
 
 def settle_portable(program: ExportedProgram) -> Callable[[torch.fx.GraphModule], PassResult]:
-    """A pass that gives portable kernels tensors of one layout, where CMSIS-NN leaves operators of `program` to them.
+    """A pass that gives all kernels of `program` the layouts that they know, when CMSIS-NN's are chosen.
 
-    Most of them refuse channels-last memory beside another layout, and a few compute something else there. Operators
+    CMSIS-NN's kernels do not look at layouts, and the passes that choose them give some tensors others. Most portable
+    kernels refuse channels-last memory beside another layout, and a few compute something else there. Operators
     that are not known to take it get contiguous copies, and what reads their results finds these in the layout that it
     knows. A constant of one element becomes a number, which has no layout.
     """
@@ -158,7 +160,10 @@ def settle_portable(program: ExportedProgram) -> Callable[[torch.fx.GraphModule]
 
     def settle(module: torch.fx.GraphModule) -> PassResult:
         modified, copies = False, dict[torch.fx.Node, torch.fx.Node]()
-        for node in [node for node in module.graph.nodes if operator_name(node).startswith("aten.")]:
+        for node in [node for node in module.graph.nodes if node.op == "call_function"]:
+            if not operator_name(node).startswith("aten."):
+                modified |= _settle_cmsis_nn(node, copies)
+                continue
             if node.target in _BY_NUMBER and _has_order(node.meta["val"]):
                 modified |= _take_number(node, numbers)
             if not _takes_its_layouts(node):
@@ -170,6 +175,30 @@ def settle_portable(program: ExportedProgram) -> Callable[[torch.fx.GraphModule]
         return PassResult(module, modified)
 
     return settle
+
+
+def _settle_cmsis_nn(node: Node, copies: dict[Node, Node]) -> bool:
+    """Give an operator of CMSIS-NN copies of operands in other layouts; returns whether it gets some."""
+    operator, value = operator_name(node).removeprefix("cortex_m.").removesuffix(".default"), node.meta["val"]
+    if operator in cmsis_nn.OF_CHANNELS_LAST:
+        wanted: dict[Node, torch.Tensor] = {each: _channels_last(each) for each in node.all_input_nodes[:1]}
+    elif operator in cmsis_nn.OF_CONTIGUOUS:
+        wanted = {each: _contiguous(each.meta["val"]) for each in node.all_input_nodes[:1]}
+    elif operator in cmsis_nn.ELEMENTWISE and value.ndim == _DIMENSIONS:
+        operands = [each for each in node.all_input_nodes if each.meta["val"].ndim == _DIMENSIONS]
+        is_contiguous = (
+            operator in ("maximum", "minimum") or value.is_contiguous()
+        )  # what ExecuTorch makes of these two
+        wanted = {each: _contiguous(each.meta["val"]) if is_contiguous else _channels_last(each) for each in operands}
+    else:
+        return False
+    changed = {each: to for each, to in wanted.items() if _in_memory(each.meta["val"]) != _in_memory(to)}
+    for operand, to in changed.items():
+        with node.graph.inserting_before(node):
+            node.replace_input_with(operand, copies.setdefault(operand, _cloned(operand, to)))
+    if changed and operator == "softmax":  # its result has the layout of its operand
+        _restore(node, value, copies)
+    return bool(changed)
 
 
 def _takes_its_layouts(node: Node) -> bool:
@@ -205,16 +234,21 @@ def _compute_contiguous(node: Node, copies: dict[Node, Node]) -> None:
                 copies[operand] = _cloned(operand, _contiguous(operand.meta["val"]))
         node.replace_input_with(operand, copies[operand])
     results = {result: result.meta["val"] for result in _results(node)}
-    for each in {node: None, **results}:
-        each.meta["val"] = tree_map_only(torch.Tensor, _contiguous, each.meta["val"])
+    node.meta["val"] = tree_map_only(torch.Tensor, _contiguous, node.meta["val"])
     for result, known in results.items():
-        if isinstance(known, torch.Tensor) and known.ndim == _DIMENSIONS and not known.is_contiguous():
-            users = list(result.users)
-            with node.graph.inserting_after(result):
-                as_known = _cloned(result, result.meta["val"].contiguous(memory_format=torch.channels_last))
-            for user in users:
-                user.replace_input_with(result, as_known)
-            copies[as_known] = result
+        _restore(result, known, copies)
+
+
+def _restore(result: Node, known: Any, copies: dict[Node, Node]) -> None:
+    """Let readers of `result`, which becomes contiguous, find the layout of `known`, its value before."""
+    result.meta["val"] = tree_map_only(torch.Tensor, _contiguous, known)
+    if isinstance(known, torch.Tensor) and known.ndim == _DIMENSIONS and not known.is_contiguous():
+        readers = list(result.users)
+        with result.graph.inserting_after(result):
+            as_known = _cloned(result, _channels_last(result))
+        for reader in readers:
+            reader.replace_input_with(result, as_known)
+        copies[as_known] = result
 
 
 def _cloned(source: Node, value: torch.Tensor) -> Node:
@@ -229,6 +263,16 @@ def _contiguous(value: torch.Tensor) -> torch.Tensor:
     """`value` with strides that leave no doubt, as a dimension of size 1 else does."""
     shape = tuple(value.shape)
     return value.new_empty_strided(shape, strides_of(shape, range(len(shape))))
+
+
+def _channels_last(node: Node) -> torch.Tensor:
+    value: torch.Tensor = node.meta["val"]
+    return value.contiguous(memory_format=torch.channels_last) if value.ndim == _DIMENSIONS else value
+
+
+def _in_memory(value: torch.Tensor) -> list[int]:
+    """The order of its dimensions in memory, without those of one element, which lie anywhere."""
+    return [dimension for dimension in _order(value) if value.shape[dimension] != 1]
 
 
 def _results(node: Node) -> list[Node]:
