@@ -87,13 +87,6 @@ SHAPE = [1, 8, 16, 16]
         ),
         pytest.param(
             "neutron_imxrt700",
-            (lambda x: torch.relu(x.chunk(2, dim=1)[1]), SHAPE),
-            "slices such as x[:, :8]",
-            (lambda x: torch.relu(x[:, 4:]), SHAPE),
-            id="neutron-chunk",
-        ),
-        pytest.param(
-            "neutron_imxrt700",
             (nn.GELU(), SHAPE),
             "write nn.Hardswish in its place",
             (nn.Hardswish(), SHAPE),

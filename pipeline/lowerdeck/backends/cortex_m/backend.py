@@ -93,14 +93,14 @@ class CortexM(Backend[Device, Options]):
         """Return a partitioner that delegates nothing and assigns nodes to CMSIS-NN, and the passes that do so."""
         from executorch.exir import ExecutorchBackendConfig
 
-        from lowerdeck.backends.cortex_m.layouts import lay_out_layers, settle_layouts
+        from lowerdeck.backends.cortex_m.layouts import settle_layouts
         from lowerdeck.backends.cortex_m.partitioner import CmsisNnPartitioner
 
         partitioner = CmsisNnPartitioner(self.device, self.options)
         return Lowering(
             partitioner=partitioner,
             hooks=(mark_before_partition(self.options),),
-            transform_passes=[settle_layouts, *([] if self.device.use_explicit_layout else [lay_out_layers])],
+            transform_passes=[settle_layouts],
             executorch_config=ExecutorchBackendConfig(extract_delegate_segments=False),
             quantized_inputs=self.options.quantized_inputs,
             quantized_outputs=self.options.quantized_outputs,

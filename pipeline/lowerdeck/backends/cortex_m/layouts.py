@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
-from executorch.backends.cortex_m.passes.passes_utils import is_channels_last
 from executorch.backends.transforms.utils import get_param_tensor, is_param_node
 from executorch.exir.dialects._ops import ops as exir_ops
 from executorch.exir.tensor import dim_order_from_stride
 from torch.fx.passes.infra.pass_base import PassResult
 from torch.utils._pytree import tree_map_only
 
-from lowerdeck.graph.nodes import DEQUANTIZE, QUANTIZE, operator_name
+from lowerdeck.graph.nodes import DEQUANTIZE, operator_name
 from lowerdeck.runtime import cmsis_nn
 from lowerdeck.runtime.tensors import strides_of
 
@@ -23,15 +22,11 @@ if TYPE_CHECKING:
     from torch.fx import Node
 
 _edge = exir_ops.edge.aten
-_OF_ONE_LAYOUT = (*(_edge.add.Tensor, _edge.sub.Tensor, _edge.mul.Tensor, _edge.div.Tensor),)
-"""Operators whose kernels read all operands in the order of their memory, or refuse those of different layouts."""
-_CONTIGUOUS = (
-    *(_edge._softmax.default, _edge.permute_copy.default, _edge.linear.default),
+_OF_ONE_LAYOUT = (
+    *(_edge.add.Tensor, _edge.sub.Tensor, _edge.mul.Tensor, _edge.div.Tensor),
     *(_edge.maximum.default, _edge.minimum.default),
 )
-"""Operators whose CMSIS-NN kernels read and write memory as if it were contiguous."""
-_LAYERS = (_edge.convolution.default, _edge.avg_pool2d.default, _edge.max_pool2d_with_indices.default)
-"""Operators whose CMSIS-NN kernels take channels-last memory alone."""
+"""Operators whose kernels read all operands in the order of their memory, or refuse those of different layouts."""
 _IN_ITS_LAYOUT = (
     *(_edge.convolution.default, _edge.avg_pool2d.default, _edge.max_pool2d_with_indices.default),
     *(_edge._adaptive_avg_pool2d.default, _edge.upsample_nearest2d.vec, _edge.upsample_bilinear2d.vec),
@@ -56,7 +51,6 @@ def settle_layouts(module: torch.fx.GraphModule) -> PassResult:
       PyTorch's `reshape` copies where strides cannot express the result; unflattened channels, `stack` and a channel
       shuffle are views in PyTorch, and arrive here without a copy.
     - Of an operand that has another layout than the result of an operation of two tensors.
-    - Around quantized operators whose CMSIS-NN kernels know contiguous memory alone.
     """
     modified = False
     for node in list(module.graph.nodes):
@@ -70,52 +64,9 @@ def settle_layouts(module: torch.fx.GraphModule) -> PassResult:
                 if value.ndim == 4 and layout is not None and not value.is_contiguous(memory_format=layout):
                     _copy(node, operand, layout)
                     modified = True
-        if node.target in _CONTIGUOUS and _is_quantized(node):
-            modified |= _make_contiguous(node)
     if modified:
         module.recompile()
     return PassResult(module, modified)
-
-
-def lay_out_layers(module: torch.fx.GraphModule) -> PassResult:
-    """Insert channels-last copies in front of quantized layers, whose CMSIS-NN kernels know no other memory.
-
-    Not for `use_explicit_layout`, whose kernels take tensors with the channels in their last dimension.
-    """
-    modified = False
-    for node in [node for node in module.graph.nodes if node.target in _LAYERS and _is_quantized(node)]:
-        value = node.args[0].meta["val"]
-        if value.ndim == _DIMENSIONS and not is_channels_last(value):
-            _copy(node, node.args[0], torch.channels_last)
-            modified = True
-    if modified:
-        module.recompile()
-    return PassResult(module, modified)
-
-
-def _is_quantized(node: Node) -> bool:
-    """Whether it takes and gives integers, so that CMSIS-NN may compute it."""
-    reads = all(operator_name(each).startswith(DEQUANTIZE) for each in node.all_input_nodes[:1])
-    users = [user for result in _results(node) for user in result.users]
-    return reads and any(operator_name(user).startswith(QUANTIZE) for user in users)
-
-
-def _make_contiguous(node: Node) -> bool:
-    """Let a quantized operator take contiguous integers and return them as they were; returns whether it has to."""
-    known = node.meta["val"]
-    operands = [each for each in node.all_input_nodes if not each.meta["val"].is_contiguous()]
-    for operand in operands:
-        _copy(node, operand, torch.contiguous_format)
-    if operands and known.ndim == _DIMENSIONS and not known.is_contiguous():
-        for user in [user for user in node.users if operator_name(user).startswith(QUANTIZE)]:
-            readers = list(user.users)
-            with node.graph.inserting_after(user):
-                as_known = _cloned(user, user.meta["val"].contiguous(memory_format=torch.channels_last))
-            for reader in readers:
-                reader.replace_input_with(user, as_known)
-            user.meta["val"] = _contiguous(user.meta["val"])
-        node.meta["val"] = _contiguous(known)
-    return bool(operands)
 
 
 def _layout(value: torch.Tensor) -> torch.memory_format | None:
@@ -128,7 +79,7 @@ def _layout(value: torch.Tensor) -> torch.memory_format | None:
 def _copy(node: torch.fx.Node, operand: torch.fx.Node, layout: torch.memory_format) -> None:
     """Let `node` take a copy of `operand`; of the integers, where it takes what they are dequantized to."""
     graph, is_dequantized = node.graph, operator_name(operand).startswith(DEQUANTIZE)
-    is_dequantized &= node.target != _edge.view_copy.default
+    is_dequantized &= node.target in _OF_ONE_LAYOUT
     source = operand.args[0] if is_dequantized else operand
     assert isinstance(source, torch.fx.Node)
     value = source.meta["val"].contiguous(memory_format=layout)
@@ -186,9 +137,7 @@ def _settle_cmsis_nn(node: Node, copies: dict[Node, Node]) -> bool:
         wanted = {each: _contiguous(each.meta["val"]) for each in node.all_input_nodes[:1]}
     elif operator in cmsis_nn.ELEMENTWISE and value.ndim == _DIMENSIONS:
         operands = [each for each in node.all_input_nodes if each.meta["val"].ndim == _DIMENSIONS]
-        is_contiguous = (
-            operator in ("maximum", "minimum") or value.is_contiguous()
-        )  # what ExecuTorch makes of these two
+        is_contiguous = value.is_contiguous()
         wanted = {each: _contiguous(each.meta["val"]) if is_contiguous else _channels_last(each) for each in operands}
     else:
         return False

@@ -140,6 +140,5 @@ REPLACEMENTS = {
     "aten.elu.default": ("nn.LeakyReLU", "aten.leaky_relu.default"),
     "aten.gelu.default": ("nn.Hardswish", "aten.hardswish.default"),
     "aten.max.dim": ("torch.amax (if the indices are not needed)", "aten.amax.default"),
-    "aten.split_with_sizes_copy.default": ("slices such as x[:, :8] and x[:, 8:]", "aten.slice_copy.Tensor"),
 }
 """Operator without converter -> replacement in the model, and its operator in the edge program."""
