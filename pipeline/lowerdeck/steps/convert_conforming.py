@@ -40,7 +40,7 @@ from lowerdeck.runtime.floats import FloatProgram
 from lowerdeck.runtime.loading import open_with_twins
 from lowerdeck.runtime.shared_twins import SharedTwins
 from lowerdeck.steps.convert import Converted, convert
-from lowerdeck.steps.device_faults import missing_operators, refusal, refused_calls
+from lowerdeck.steps.device_faults import first_deviation, missing_operators, refusal, refused_calls
 from lowerdeck.steps.partition import replan
 
 if TYPE_CHECKING:
@@ -220,7 +220,8 @@ def _with_program_checked(
         return _with_faults(result, faults, settings, report)
     wrong = [str(error) for error in errors if error.excess > 1]
     if wrong and not result.accumulating and all(found.conforms for found in result.partitions):
-        message = f"the program computes something else than the quantized model: {'; '.join(wrong)}"
+        first = first_deviation(converted, program, manager.exported_program(), samples[0], result.plan)
+        message = f"the program computes something else than the quantized model: {'; '.join(wrong)}{first}"
         if settings.on_mismatch != "warn":
             raise ConversionError(
                 f"{message}\nEvery partition conforms, so that the difference arises on the CPU, or where tensors pass "

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from lowerdeck.conformance.cpu_kernels import kernel_faults, missing_kernels
+from lowerdeck.conformance.partitions import Inputs
+from lowerdeck.conformance.programs import first_deviating_call
 from lowerdeck.contracts.errors import ConversionError, ProgramError
 from lowerdeck.contracts.plan import DelegationPlan, listed
 from lowerdeck.formats.pte import Delegate, Method, read_pte
@@ -16,6 +18,7 @@ from lowerdeck.steps.convert import Converted
 
 if TYPE_CHECKING:
     import torch
+    from torch.export import ExportedProgram
 
 _FAILED_CALL = re.compile(r"KernelCall failed at instruction 0:(\d+)")
 """In the messages of ExecuTorch's runtime."""
@@ -66,6 +69,18 @@ def refused_calls(
     return []
 
 
+def first_deviation(
+    converted: Converted, program: FloatProgram, edge: ExportedProgram, sample: Inputs, plan: DelegationPlan
+) -> str:
+    """Which operators of a program without delegates first compute something else, as the end of a message."""
+    if converted.delegates:
+        return ""
+    inputs, definitions = program.encode(sample), converted.kernel_definitions
+    names = first_deviating_call(_forward(converted), converted.instructions, edge, sample, inputs, definitions)
+    described = _described(names, plan)
+    return f"; the first operator to deviate {described}" if described else ""
+
+
 def refusal(faults: Sequence[str]) -> ConversionError:
     """The error about `faults`, with the ways out."""
     lines = "\n".join(f"  {fault}" for fault in faults)
@@ -81,6 +96,9 @@ def _forward(converted: Converted) -> Method:
 
 
 def _computes(converted: Converted, instruction: int, plan: DelegationPlan) -> str:
-    names = converted.instructions.get(instruction, ())
+    return _described(converted.instructions.get(instruction, ()), plan) or "the backend's passes added"
+
+
+def _described(names: Sequence[str], plan: DelegationPlan) -> str:
     nodes = [node.described for node in plan.nodes if node.name in names]
-    return f"computes {listed(nodes, 3)}" if nodes else "the backend's passes added"
+    return f"computes {listed(nodes, 3)}" if nodes else ""
