@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+import torchvision
 from torch import nn
 
 from lowerdeck.contracts.errors import LowerdeckError
@@ -101,6 +102,16 @@ def test_inputs_of_any_dtype() -> None:
 def test_an_output_whose_size_depends_on_values_is_refused() -> None:
     with pytest.raises(LowerdeckError, match=r"whose size depends on values.*torch.topk"):
         export(Calls(lambda x: x[x > 0]), [[1, 4]])
+
+
+def test_operators_of_other_libraries_are_refused_with_their_place() -> None:
+    boxes = torch.tensor([[0.0, 0.0, 0.0, 4.0, 4.0]])
+    network = Calls(lambda x: torchvision.ops.roi_align(x, boxes, 2))
+    with pytest.raises(
+        LowerdeckError,
+        match=r"\(torchvision\.roi_align.*test_export\.py:\d+\) is an operator of the library 'torchvision'",
+    ):
+        export(network, [[1, 2, 8, 8]])
 
 
 @pytest.mark.parametrize("function", [lambda x: torch.fft.rfft(x).abs(), lambda x: torch.complex(x, x)])

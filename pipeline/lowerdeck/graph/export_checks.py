@@ -1,4 +1,4 @@
-"""What torch.export accepts and no later stage can take: outputs that are no tensors, complex numbers, hidden state."""
+"""What torch.export accepts and no later stage can take, such as complex numbers, foreign operators, hidden state."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from lowerdeck.graph.library_errors import described_node
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
+_NAMESPACES = ("aten", "prim", "prims", "quantized_decomposed", "torchao")
+"""Of operators that every stage registers."""
 _OWN = ("training", "_parameters", "_buffers", "_modules")
 
 
@@ -57,6 +59,18 @@ def check_real(program: ExportedProgram) -> None:
                 "and imaginary parts as tensors of their own: a Fourier transform is two matrix products, "
                 "`x @ cosines` and `x @ sines`, with constants of the model. Or leave it out of the model, and compute "
                 "it before the program's input"
+            )
+
+
+def check_operators(program: ExportedProgram) -> None:
+    """Raise LowerdeckError where an operator is of another library than PyTorch, which later stages do not import."""
+    graphs = [part.graph for part in program.graph_module.modules() if isinstance(part, torch.fx.GraphModule)]
+    for node in (node for graph in graphs for node in graph.nodes):
+        if isinstance(node.target, torch._ops.OpOverload) and node.target.namespace not in _NAMESPACES:
+            raise LowerdeckError(
+                f"{described_node(node)} is an operator of the library {node.target.namespace!r}, which ExecuTorch has "
+                "no kernels for\nWrite it with PyTorch's own functions, or compute it behind the program: "
+                "`task: detection` decodes and suppresses boxes there"
             )
 
 

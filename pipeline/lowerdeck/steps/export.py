@@ -37,8 +37,9 @@ def export(
 
     Raises:
         LowerdeckError: torch.export cannot trace the model, the model rejects some sizes, returns other things than
-            tensors in containers, keeps state outside of buffers, computes with complex numbers, or pools in a way that
-            ExecuTorch does not have; the message has the reason, and what to change.
+            tensors in containers, keeps state outside of buffers, calls operators of other libraries, computes with
+            complex numbers, or pools in a way that ExecuTorch does not have; the message has the reason, and what to
+            change.
     """
     import torch
 
@@ -46,7 +47,13 @@ def export(
     from lowerdeck.graph.adaptive_pooling import fix_adaptive_max_pooling
     from lowerdeck.graph.attention import attention_as_products
     from lowerdeck.graph.cropping import crop_by_slices
-    from lowerdeck.graph.export_checks import check_no_hidden_state, check_outputs, check_real, written_attributes
+    from lowerdeck.graph.export_checks import (
+        check_no_hidden_state,
+        check_operators,
+        check_outputs,
+        check_real,
+        written_attributes,
+    )
     from lowerdeck.graph.maximum_indices import separate_maximum_indices
     from lowerdeck.graph.outputs import rename_outputs
     from lowerdeck.graph.recurrent_layers import RecurrentAsLinear
@@ -62,6 +69,7 @@ def export(
             with RecurrentAsLinear():
                 exported = outputs.traced(model.eval(), example_inputs, dynamic_shapes)
             check_outputs(exported, type(model).__name__)
+            check_operators(exported)
             check_real(exported)
             exported = outputs.with_plain_containers(exported)
             fix_adaptive_max_pooling(exported)
