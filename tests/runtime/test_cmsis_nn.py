@@ -236,6 +236,7 @@ LAST = (0, 2, 3, 1)
         ("transpose", [tensor(4, 6), tensor(6, 4)]),
         ("maximum", [tensor(1, 3, 4, 6, order=LAST)] * 3),
         ("maximum", [tensor(1, 3, 4, 6), tensor(6), tensor(1, 3, 4, 6)]),
+        ("maximum", [tensor(1, 3, 4, 6, order=LAST), tensor(1, 1, 1, 1), tensor(1, 3, 4, 6, order=LAST)]),
         ("quantized_mul", [tensor(1, 3, 4, 6, order=LAST), tensor(1, 3, 1, 1), tensor(1, 3, 4, 6, order=LAST)]),
         ("quantized_conv2d", [tensor(1, 3, 4, 6, order=LAST), tensor(4, 3, 3, 3), tensor(1, 4, 4, 6, order=LAST)]),
         ("quantized_conv2d_nhwc", [tensor(1, 4, 6, 3), tensor(4, 3, 3, 3), tensor(1, 4, 6, 4)]),

@@ -9,6 +9,7 @@ Tensors are [n x c x h x w] in any memory layout; operators whose names end in `
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -405,7 +406,7 @@ def check_layouts(name: str, tensors: Sequence[TensorSpec]) -> None:
     elif operator in OF_CHANNELS_LAST:
         wanted, checked = _CHANNELS_LAST, [tensors[0], tensors[-1]]
     elif operator in ELEMENTWISE:
-        checked = [tensor for tensor in tensors if len(tensor.sizes) == len(tensors[-1].sizes)]
+        checked = [each for each in tensors if len(each.sizes) == len(tensors[-1].sizes) and math.prod(each.sizes) > 1]
         wanted = tensors[-1].dim_order
         if len({tensor.sizes for tensor in checked}) > 1:
             wanted = _CHANNELS_LAST if operator in _BY_CHANNEL else range(len(wanted))

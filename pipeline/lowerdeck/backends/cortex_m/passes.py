@@ -38,9 +38,13 @@ _ANNOTATION = ArmAnnotationInfo.CUSTOM_META_KEY
 
 
 def _larger_or_smaller(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-    """What cortex_m's maximum and minimum return: ExecuTorch's is contiguous, so that passes lose the layout there."""
-    shape = torch.broadcast_shapes(first.shape, second.shape)  # type: ignore[no-untyped-call]
-    return torch.empty_like(first) if first.shape == shape else first.new_empty(shape)
+    """What cortex_m's maximum and minimum return: ExecuTorch's is contiguous, so that passes lose the layout there.
+
+    It is where elements are repeated, because the kernels read memory as contiguous.
+    """
+    if first.shape == second.shape or second.numel() == 1:
+        return torch.empty_like(first)
+    return first.new_empty(torch.broadcast_shapes(first.shape, second.shape))  # type: ignore[no-untyped-call]
 
 
 for _name in ("maximum", "minimum"):
