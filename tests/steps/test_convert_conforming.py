@@ -440,12 +440,12 @@ def test_steps_that_an_activation_enlarges_are_explained(
 
 
 def test_the_first_operator_to_deviate_is_named_where_there_are_no_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sum of CMSIS-NN is spoiled."""
+    """A sum of CMSIS-NN is altered."""
     from lowerdeck.runtime import operators
 
     add, count = operators._WITHOUT_SCHEMA["cortex_m::quantized_add.out"]
-    spoiled = (lambda *arguments: add(*arguments).bitwise_not(), count)
-    monkeypatch.setitem(operators._WITHOUT_SCHEMA, "cortex_m::quantized_add.out", spoiled)
+    altered = (lambda *arguments: add(*arguments).bitwise_not(), count)
+    monkeypatch.setitem(operators._WITHOUT_SCHEMA, "cortex_m::quantized_add.out", altered)
     torch.manual_seed(0)
     network = Summed().eval()
     with pytest.raises(

@@ -17,8 +17,8 @@ from lowerdeck.graph.library_errors import described_node
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-_NAMESPACES = ("aten", "prim", "prims", "quantized_decomposed", "torchao")
-"""Of operators that every stage registers."""
+_LIBRARIES = ("torchaudio", "torchvision")
+"""Namespaces of operators that neither stages after export nor ExecuTorch have."""
 _OWN = ("training", "_parameters", "_buffers", "_modules")
 
 
@@ -63,10 +63,13 @@ def check_real(program: ExportedProgram) -> None:
 
 
 def check_operators(program: ExportedProgram) -> None:
-    """Raise LowerdeckError where an operator is of another library than PyTorch, which later stages do not import."""
+    """Raise LowerdeckError where an operator is of a library that no later stage imports.
+
+    Operators of the user's own are not: a delegate may have them, and its plugin registers them.
+    """
     graphs = [part.graph for part in program.graph_module.modules() if isinstance(part, torch.fx.GraphModule)]
     for node in (node for graph in graphs for node in graph.nodes):
-        if isinstance(node.target, torch._ops.OpOverload) and node.target.namespace not in _NAMESPACES:
+        if isinstance(node.target, torch._ops.OpOverload) and node.target.namespace in _LIBRARIES:
             raise LowerdeckError(
                 f"{described_node(node)} is an operator of the library {node.target.namespace!r}, which ExecuTorch has "
                 "no kernels for\nWrite it with PyTorch's own functions, or compute it behind the program: "
