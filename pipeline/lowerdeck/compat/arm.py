@@ -62,9 +62,10 @@ MOVE_BEFORE_CONCATENATION = Replacement(
 )
 CALL_EDGE_OPERATOR = Replacement(
     target="executorch.exir.dialects.edge._ops:EdgeOpOverload.__call__",
-    reason="CortexMPassManager traces a program of integers in which linear layers give int32 and all others int8. A "
-    "matrix product of the two has no type, so that the second product of an attention was not lowered, and the "
-    "maximum of a linear layer was left to a portable kernel.",
+    reason="CortexMPassManager traces a program of integers in which linear layers give int32, a sigmoid, a GELU or a "
+    "quotient float32, and all others int8. A matrix product of different types has no type, so that the second "
+    "product of an attention was not lowered; the maximum of a linear layer, and a hard swish behind a gate, were left "
+    "to portable kernels.",
 )
 BOUNDS_OF_FUSED_ACTIVATION = Replacement(
     target="executorch.backends.cortex_m.passes.activation_fusion_pass:ActivationFusionPass._get_validated_qparams",

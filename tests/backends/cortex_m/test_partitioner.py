@@ -217,6 +217,25 @@ def test_the_maximum_of_linear_layers_runs_on_cmsis_nn(tmp_path: Path, monkeypat
     assert errors_in_lsb(program, result).max() < 1.01
 
 
+def test_a_hard_swish_behind_a_gate_runs_on_cmsis_nn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While ExecuTorch's passes trace integers, a sigmoid gives float, and so does all behind it."""
+
+    class Gated(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.before, self.behind = nn.Conv2d(3, 4, 1), nn.Conv2d(2, 4, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            values, gate = self.before(x).chunk(2, 1)
+            return nn.functional.hardswish(self.behind(values * torch.sigmoid(gate)))
+
+    backend = backend_for()
+    program = quantized(Gated, backend)
+    made = partition(program, backend)
+    assert by_operator(made.plan)["hardswish"].processor == "cmsis_nn"
+    assert errors_in_lsb(program, converted(made, backend, tmp_path, monkeypatch)).max() < 2.01
+
+
 @pytest.mark.slow
 def test_both_products_of_an_attention_run_on_cmsis_nn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While ExecuTorch's passes trace integers, linear layers give int32 and a softmax int8, which no product takes."""

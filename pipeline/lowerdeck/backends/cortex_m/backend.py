@@ -92,7 +92,9 @@ class CortexM(Backend[Device, Options]):
     def lowering(self, program: ExportedProgram) -> Lowering:
         """Return a partitioner that delegates nothing and assigns nodes to CMSIS-NN, and the passes that do so."""
         from executorch.exir import ExecutorchBackendConfig
+        from executorch.exir.pass_manager import ExportedProgramPassManager
 
+        from lowerdeck.backends.cortex_m.activations import DecomposeRefused
         from lowerdeck.backends.cortex_m.layouts import settle_layouts
         from lowerdeck.backends.cortex_m.partitioner import CmsisNnPartitioner
 
@@ -100,7 +102,7 @@ class CortexM(Backend[Device, Options]):
         return Lowering(
             partitioner=partitioner,
             hooks=(mark_before_partition(self.options),),
-            transform_passes=[settle_layouts],
+            transform_passes=ExportedProgramPassManager([DecomposeRefused(partitioner.refused), settle_layouts]),
             executorch_config=ExecutorchBackendConfig(extract_delegate_segments=False),
             quantized_inputs=self.options.quantized_inputs,
             quantized_outputs=self.options.quantized_outputs,

@@ -29,7 +29,7 @@ _OF_ONE_LAYOUT = (
 """Operators whose kernels read all operands in the order of their memory, or refuse those of different layouts."""
 _IN_ITS_LAYOUT = (
     *(_edge.convolution.default, _edge.avg_pool2d.default, _edge.max_pool2d_with_indices.default),
-    *(_edge._adaptive_avg_pool2d.default, _edge.upsample_nearest2d.vec, _edge.upsample_bilinear2d.vec),
+    *(_edge.upsample_nearest2d.vec, _edge.upsample_bilinear2d.vec),
 )
 """Operators whose portable kernels compute in channels-last memory, if their result has the layout of their operand."""
 _BY_NUMBER = {
@@ -98,7 +98,7 @@ def _copy(node: torch.fx.Node, operand: torch.fx.Node, layout: torch.memory_form
     node.replace_input_with(operand, taken)
 
 
-def settle_portable(program: ExportedProgram) -> Callable[[torch.fx.GraphModule], PassResult]:
+def settle_kernels(program: ExportedProgram) -> Callable[[torch.fx.GraphModule], PassResult]:
     """A pass that gives all kernels of `program` the layouts that they know, when CMSIS-NN's are chosen.
 
     CMSIS-NN's kernels do not look at layouts, and the passes that choose them give some tensors others. Most portable
@@ -108,9 +108,11 @@ def settle_portable(program: ExportedProgram) -> Callable[[torch.fx.GraphModule]
     """
     nodes = [node for node in program.graph.nodes if node.meta.get("val") is not None and is_param_node(program, node)]
     numbers = {node.name: get_param_tensor(program, node).item() for node in nodes if node.meta["val"].numel() == 1}
+    filled = [node for node in program.graph.nodes if node.target == _edge.full.default]
+    numbers |= {node.name: node.args[1] for node in filled if node.meta["val"].numel() == 1}
 
     def settle(module: torch.fx.GraphModule) -> PassResult:
-        modified, copies = False, dict[torch.fx.Node, torch.fx.Node]()
+        modified, copies = False, _Copies()
         for node in [node for node in module.graph.nodes if node.op == "call_function"]:
             if not operator_name(node).startswith("aten."):
                 modified |= _settle_cmsis_nn(node, copies)
@@ -128,14 +130,33 @@ def settle_portable(program: ExportedProgram) -> Callable[[torch.fx.GraphModule]
     return settle
 
 
-def _settle_cmsis_nn(node: Node, copies: dict[Node, Node]) -> bool:
+class _Copies:
+    """Tensors that are in memory in several layouts."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[Node, tuple[int, ...]], Node] = {}
+
+    def let_take(self, node: Node, operand: Node, wanted: torch.Tensor) -> None:
+        """Let `node` read `operand` in the layout of `wanted`."""
+        key = operand, _order(wanted)
+        if key not in self._made:
+            with node.graph.inserting_before(node):
+                self._made[key] = _cloned(operand, wanted)
+        node.replace_input_with(operand, self._made[key])
+
+    def remember(self, tensor: Node, other: Node) -> None:
+        """Remember that `other` holds what `tensor` does, in its own layout."""
+        self._made[tensor, _order(other.meta["val"])] = other
+
+
+def _settle_cmsis_nn(node: Node, copies: _Copies) -> bool:
     """Give an operator of CMSIS-NN copies of operands in other layouts; returns whether it gets some."""
-    operator, value = operator_name(node).removeprefix("cortex_m.").removesuffix(".default"), node.meta["val"]
-    if operator in cmsis_nn.OF_CHANNELS_LAST:
+    kernel, value = operator_name(node).removeprefix("cortex_m.").removesuffix(".default"), node.meta["val"]
+    if kernel in cmsis_nn.OF_CHANNELS_LAST:
         wanted: dict[Node, torch.Tensor] = {each: _channels_last(each) for each in node.all_input_nodes[:1]}
-    elif operator in cmsis_nn.OF_CONTIGUOUS:
+    elif kernel in cmsis_nn.OF_CONTIGUOUS:
         wanted = {each: _contiguous(each.meta["val"]) for each in node.all_input_nodes[:1]}
-    elif operator in cmsis_nn.ELEMENTWISE and value.ndim == _DIMENSIONS:
+    elif kernel in cmsis_nn.ELEMENTWISE and value.ndim == _DIMENSIONS:
         operands = [each for each in node.all_input_nodes if each.meta["val"].ndim == _DIMENSIONS]
         is_contiguous = value.is_contiguous()
         wanted = {each: _contiguous(each.meta["val"]) if is_contiguous else _channels_last(each) for each in operands}
@@ -143,9 +164,8 @@ def _settle_cmsis_nn(node: Node, copies: dict[Node, Node]) -> bool:
         return False
     changed = {each: to for each, to in wanted.items() if _in_memory(each.meta["val"]) != _in_memory(to)}
     for operand, to in changed.items():
-        with node.graph.inserting_before(node):
-            node.replace_input_with(operand, copies.setdefault(operand, _cloned(operand, to)))
-    if changed and operator == "softmax":  # its result has the layout of its operand
+        copies.let_take(node, operand, to)
+    if changed and kernel == "softmax":  # its result has the layout of its operand
         _restore(node, value, copies)
     return bool(changed)
 
@@ -175,20 +195,17 @@ def _take_number(node: Node, numbers: Mapping[str, float]) -> bool:
     return True
 
 
-def _compute_contiguous(node: Node, copies: dict[Node, Node]) -> None:
+def _compute_contiguous(node: Node, copies: _Copies) -> None:
     """Let `node` take contiguous copies and return what others find in the layout that it had."""
     for operand in [each for each in node.all_input_nodes if any(map(_has_order, _tensors([each])))]:
-        if operand not in copies:
-            with node.graph.inserting_before(node):
-                copies[operand] = _cloned(operand, _contiguous(operand.meta["val"]))
-        node.replace_input_with(operand, copies[operand])
+        copies.let_take(node, operand, _contiguous(operand.meta["val"]))
     results = {result: result.meta["val"] for result in _results(node)}
     node.meta["val"] = tree_map_only(torch.Tensor, _contiguous, node.meta["val"])
     for result, known in results.items():
         _restore(result, known, copies)
 
 
-def _restore(result: Node, known: Any, copies: dict[Node, Node]) -> None:
+def _restore(result: Node, known: Any, copies: _Copies) -> None:
     """Let readers of `result`, which becomes contiguous, find the layout of `known`, its value before."""
     result.meta["val"] = tree_map_only(torch.Tensor, _contiguous, known)
     if isinstance(known, torch.Tensor) and known.ndim == _DIMENSIONS and not known.is_contiguous():
@@ -197,7 +214,7 @@ def _restore(result: Node, known: Any, copies: dict[Node, Node]) -> None:
             as_known = _cloned(result, _channels_last(result))
         for reader in readers:
             reader.replace_input_with(result, as_known)
-        copies[as_known] = result
+        copies.remember(as_known, result)
 
 
 def _cloned(source: Node, value: torch.Tensor) -> Node:

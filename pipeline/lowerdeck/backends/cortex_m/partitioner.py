@@ -11,8 +11,9 @@ import torch
 from executorch.exir.backend.partitioner import Partitioner, PartitionResult
 from executorch.exir.pass_manager import ExportedProgramPassManager
 
+from lowerdeck.backends.cortex_m.activations import has_no_portable_kernel
 from lowerdeck.backends.cortex_m.agreement import CONSTANT, give_mark, mark_quantized
-from lowerdeck.backends.cortex_m.layouts import settle_layouts, settle_portable
+from lowerdeck.backends.cortex_m.layouts import settle_layouts, settle_kernels
 from lowerdeck.backends.cortex_m.options import Device
 from lowerdeck.backends.cortex_m.passes import (
     EDGE_CONFIG,
@@ -49,7 +50,6 @@ _PRESERVED = tuple(op for op in EDGE_CONFIG.preserve_ops if not op._schema.is_mu
 _BEHIND_A_LAYER = ("aten.hardsigmoid.default", "aten.hardswish.default")
 """Operators that the passes replace only behind a convolution or linear layer that nothing else reads."""
 _LAYERS = ("aten.conv2d", "aten.convolution", "aten.linear", "aten.conv1d")
-_NO_PORTABLE_KERNEL = (*_BEHIND_A_LAYER, "aten.silu.default")
 
 
 class CmsisNnPartitioner(Partitioner):  # type: ignore[misc]  # ExecuTorch is untyped
@@ -64,29 +64,30 @@ class CmsisNnPartitioner(Partitioner):  # type: ignore[misc]  # ExecuTorch is un
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
         """Mark nodes with KERNEL_LIBRARY, and record why the others are left to portable kernels."""
-        graph, constants = exported_program.graph, constant_names(exported_program)
-        for node in graph.nodes:
-            node.meta[ORIGIN] = node.name
-            node.meta.pop(KERNEL_LIBRARY, None)
-            if node.name in constants:
-                node.meta[CONSTANT] = True
+        graph = exported_program.graph
+        _mark_origins(exported_program)
         left = remainder(exported_program)
         if left is not exported_program:
             marked = set(mark_quantized(left.graph))
             for node in graph.nodes:
                 if node.name in marked:
                     give_mark(node)
-        self._refused = refusals(left, Reasons(self._device, {}))
         replaced = self._tried(left)
         self._assigned = _assigned(left.graph, replaced.graph)
         for node in left.graph.nodes:
-            if node.name in self._refused and operator_name(node) in _NO_PORTABLE_KERNEL:
+            if node.name in self._refused and has_no_portable_kernel(node):
                 raise missing_kernel_error(node, excluded_by(node))
         for node in graph.nodes:
             if node.name in self._assigned:
                 node.meta[KERNEL_LIBRARY] = CMSIS_NN
         self._reasons = Reasons(self._device, self._refused)
         return PartitionResult(tagged_exported_program=exported_program, partition_tags={})
+
+    def refused(self, program: ExportedProgram) -> frozenset[str]:
+        """Names of nodes of an edge program that CMSIS-NN does not compute, whatever the options exclude."""
+        _mark_origins(program)
+        self._tried(program)
+        return frozenset(self._refused)
 
     def reason(self, node: torch.fx.Node) -> Reason:
         """Return why `node` is left to portable kernels; valid after `partition`."""
@@ -124,10 +125,11 @@ class CmsisNnPartitioner(Partitioner):  # type: ignore[misc]  # ExecuTorch is un
             )
         # A tensor with one channel is contiguous and channels-last; only now is it known what it was taken for.
         settled = replaced.transform([settle_layouts], EDGE_CONFIG)
-        return settled.transform([settle_portable(settled.exported_program())], EDGE_CONFIG)
+        return settled.transform([settle_kernels(settled.exported_program())], EDGE_CONFIG)
 
     def _tried(self, program: ExportedProgram) -> ExportedProgram:
-        """A replaced copy of `program`; nodes at which a pass fails are refused from then on."""
+        """A replaced copy of `program`; what must not be replaced, and nodes at which a pass fails, are refused."""
+        self._refused = refusals(program, Reasons(self._device, {}))
         while True:
             try:
                 tried = ReplaceByCmsisNn(self._device, self._refused)(_copy_without_values(program))
@@ -146,6 +148,16 @@ class CmsisNnPartitioner(Partitioner):  # type: ignore[misc]  # ExecuTorch is un
     def _refuse(self, node: torch.fx.Node, reason: Reason) -> None:
         """Leave `node`, and what passes floats to or from it, as it is."""
         self._refused = {**self._refused, **{member.name: replace(reason, node=node.name) for member in unit_of(node)}}
+
+
+def _mark_origins(program: ExportedProgram) -> None:
+    """Let the passes recognize the nodes of an edge program in what they make of it."""
+    constants = constant_names(program)
+    for node in program.graph.nodes:
+        node.meta[ORIGIN] = node.name
+        node.meta.pop(KERNEL_LIBRARY, None)
+        if node.name in constants:
+            node.meta[CONSTANT] = True
 
 
 def _layer_before(node: torch.fx.Node) -> torch.fx.Node | None:

@@ -11,6 +11,7 @@ import torch
 from executorch.backends.arm.common.annotation_meta import ArmAnnotationInfo
 from executorch.backends.cortex_m.edge_compile_config import cortex_m_edge_compile_config
 from executorch.backends.cortex_m.library import cmsis_nn
+from executorch.backends.cortex_m.passes.aten_to_cortex_m_pass import AtenToCortexMPass
 from executorch.backends.cortex_m.passes.cortex_m_pass_manager import CortexMPassManager, RemoveGetItemPass
 from executorch.backends.cortex_m.passes.passes_utils import get_activation_bounds, quantize_val
 from executorch.backends.cortex_m.target_config import CortexM, CortexMTargetConfig
@@ -113,7 +114,7 @@ class ReplaceByCmsisNn(ExportedProgramPassBase):  # type: ignore[misc]  # ExecuT
         )
         manager.passes = [RemoveUnreadIndices if each is RemoveGetItemPass else each for each in manager.passes]
         try:
-            with _linear_layers_of_one_type(), _activations_within_wider_ranges():
+            with _operators_of_one_type(), _activations_within_wider_ranges():
                 return ExportedProgramPassResult(manager.transform(), True)
         except Exception as error:  # torch's pass manager raises plain exceptions in place of those of passes
             cause = error.__cause__ or error
@@ -123,14 +124,16 @@ class ReplaceByCmsisNn(ExportedProgramPassBase):  # type: ignore[misc]  # ExecuT
             raise PassFailedError(origin, cause) from error
 
 
-def _linear_layers_of_one_type() -> AbstractContextManager[None]:
-    """While the passes trace integers, give what a linear layer returns the type of its input, as CMSIS-NN's does."""
-    call = CALL_EDGE_OPERATOR.original()
+def _operators_of_one_type() -> AbstractContextManager[None]:
+    """While the passes trace integers, give what an operator returns the type of its input, as CMSIS-NN's do."""
+    call, replaced = CALL_EDGE_OPERATOR.original(), AtenToCortexMPass._DIALECT_SUBSTITUTIONS
 
     def call_with_one_type(operator: Any, *arguments: Any, **keywords: Any) -> Any:
         result = call(operator, *arguments, **keywords)
-        is_linear = operator is exir_ops.edge.aten.linear.default
-        return result.to(arguments[0].dtype) if is_linear else result
+        is_of_aten = operator in replaced and operator._op.namespace == "aten"
+        if is_of_aten and arguments[0].dtype in (torch.int8, torch.int16) and isinstance(result, torch.Tensor):
+            return result.to(arguments[0].dtype)
+        return result
 
     return CALL_EDGE_OPERATOR.active(call_with_one_type)
 
