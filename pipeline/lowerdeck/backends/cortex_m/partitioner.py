@@ -13,7 +13,7 @@ from executorch.exir.pass_manager import ExportedProgramPassManager
 
 from lowerdeck.backends.cortex_m.activations import has_no_portable_kernel
 from lowerdeck.backends.cortex_m.agreement import CONSTANT, give_mark, mark_quantized
-from lowerdeck.backends.cortex_m.layouts import settle_layouts, settle_kernels
+from lowerdeck.backends.cortex_m.layouts import settle_kernels, settle_layouts
 from lowerdeck.backends.cortex_m.options import Device
 from lowerdeck.backends.cortex_m.passes import (
     EDGE_CONFIG,
