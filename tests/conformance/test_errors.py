@@ -8,14 +8,16 @@ from typing import Any
 import pytest
 import torch
 
-from lowerdeck.conformance.errors import output_error
+from lowerdeck.conformance.errors import OF_INTEGERS, output_error, precision_of_types
 from lowerdeck.contracts.conformance import ErrorUnit, OutputError, PartitionConformance
 from lowerdeck.contracts.errors import LowerdeckError
+
+FLOATS = precision_of_types([torch.float32])
 
 
 def integers(*pairs: tuple[list[int], list[int]], depth: int = 1) -> OutputError:
     tensors = [tuple(torch.tensor(values, dtype=torch.int8) for values in pair) for pair in pairs]
-    return output_error("out", tensors, 1.0, depth, quantized=True)  # type: ignore[arg-type]
+    return output_error("out", tensors, 1.0, depth, precision=OF_INTEGERS)  # type: ignore[arg-type]
 
 
 def test_integers_are_compared_in_steps_over_all_inputs() -> None:
@@ -38,22 +40,29 @@ def test_a_mean_that_rounding_does_not_explain_counts_although_the_largest_error
 
 
 def test_a_dequantized_output_is_compared_in_steps_of_its_scale() -> None:
-    found = output_error("out", [(torch.tensor([0.5, 1.0]), torch.tensor([0.5, 1.5]))], 0.25, 1, quantized=True)
+    found = output_error("out", [(torch.tensor([0.5, 1.0]), torch.tensor([0.5, 1.5]))], 0.25, 1, precision=OF_INTEGERS)
     assert (found.max_error, found.mean_error, found.unit) == (2.0, 1.0, ErrorUnit.LSB)
 
 
 def test_floats_without_a_scale_are_compared_with_the_largest_value() -> None:
     expected = torch.tensor([0.0, -4.0])
-    found = output_error("out", [(expected, expected + 0.002)], None, 1, quantized=False)
+    found = output_error("out", [(expected, expected + 0.002)], None, 1, precision=FLOATS)
     assert found.max_error == pytest.approx(0.0005, rel=1e-3)
     assert (found.unit, found.excess <= 1) == (ErrorUnit.RELATIVE, True)
-    assert output_error("out", [(expected, expected + 0.02)], None, 1, quantized=False).excess > 1
-    assert output_error("out", [(expected, expected + 0.02)], None, 1, quantized=True).excess <= 1
+    assert output_error("out", [(expected, expected + 0.02)], None, 1, precision=FLOATS).excess > 1
+    assert output_error("out", [(expected, expected + 0.02)], None, 1, precision=OF_INTEGERS).excess <= 1
+
+
+@pytest.mark.parametrize(("dtype", "steps"), [(torch.float16, 2e-3), (torch.bfloat16, 1.5e-2)])
+def test_short_floats_are_rounded_to_fewer_digits(dtype: torch.dtype, steps: float) -> None:
+    pair = (torch.tensor([1.0], dtype=dtype), torch.tensor([1.0 + steps], dtype=dtype))
+    assert output_error("out", [pair], None, 1, precision=precision_of_types([torch.float32, dtype])).excess <= 1
+    assert output_error("out", [pair], None, 1, precision=FLOATS).excess > 1
 
 
 def test_indices_are_equal_or_not() -> None:
     pair = torch.tensor([1, 2, 3, 4]), torch.tensor([1, 2, 3, 400])
-    found = output_error("out", [pair], None, 3, quantized=True)
+    found = output_error("out", [pair], None, 3, precision=OF_INTEGERS)
     assert (found.max_error, found.unit) == (0.25, ErrorUnit.SHARE)
     assert found.excess > 1
 
@@ -64,7 +73,9 @@ def test_indices_that_a_step_decides_are_explained_as_far_as_it_goes() -> None:
     flipped[2] = 5
 
     def found(actual: torch.Tensor) -> OutputError:
-        return output_error("out", [(expected, actual)], None, 3, quantized=True, rounded=lambda: [(expected, flipped)])
+        return output_error(
+            "out", [(expected, actual)], None, 3, precision=OF_INTEGERS, rounded=lambda: [(expected, flipped)]
+        )
 
     assert found(flipped).excess <= 1
     assert found(wrong).excess > 1
@@ -72,26 +83,26 @@ def test_indices_that_a_step_decides_are_explained_as_far_as_it_goes() -> None:
 
 def test_nan_in_one_of_both_is_the_largest_error_and_in_both_none() -> None:
     nan = torch.tensor([math.nan, 1.0])
-    assert output_error("out", [(nan, nan)], None, 1, quantized=False).max_error == 0
-    assert output_error("out", [(nan, torch.ones(2))], None, 1, quantized=False).max_error == math.inf
+    assert output_error("out", [(nan, nan)], None, 1, precision=FLOATS).max_error == 0
+    assert output_error("out", [(nan, torch.ones(2))], None, 1, precision=FLOATS).max_error == math.inf
 
 
 def test_equal_infinities_are_no_error() -> None:
     infinite = torch.tensor([math.inf, -math.inf, 1.0])
-    assert output_error("out", [(infinite, infinite)], None, 1, quantized=False).max_error == 0
-    assert output_error("out", [(infinite, -infinite)], None, 1, quantized=False).max_error == math.inf
+    assert output_error("out", [(infinite, infinite)], None, 1, precision=FLOATS).max_error == 0
+    assert output_error("out", [(infinite, -infinite)], None, 1, precision=FLOATS).max_error == math.inf
 
 
 def test_rounding_that_leaves_the_domain_of_a_function_explains_nothing() -> None:
     pair, infinite = (torch.zeros(2), torch.full((2,), 9.0)), (torch.zeros(2), torch.full((2,), math.inf))
-    found = output_error("out", [pair], 1.0, 1, quantized=True, rounded=lambda: [infinite])
+    found = output_error("out", [pair], 1.0, 1, precision=OF_INTEGERS, rounded=lambda: [infinite])
     assert found.excess > 1
 
 
 def test_rounding_that_a_steep_function_enlarges_is_explained() -> None:
     pair, enlarged = (torch.zeros(2), torch.full((2,), 3.0)), (torch.zeros(2), torch.full((2,), 3.0))
-    assert output_error("out", [pair], 1.0, 1, quantized=True).excess > 1
-    assert output_error("out", [pair], 1.0, 1, quantized=True, rounded=lambda: [enlarged]).excess <= 1
+    assert output_error("out", [pair], 1.0, 1, precision=OF_INTEGERS).excess > 1
+    assert output_error("out", [pair], 1.0, 1, precision=OF_INTEGERS, rounded=lambda: [enlarged]).excess <= 1
 
 
 def test_an_error_that_the_depth_explains_needs_no_other_rounding() -> None:
@@ -99,16 +110,16 @@ def test_an_error_that_the_depth_explains_needs_no_other_rounding() -> None:
         raise AssertionError("executed once more")
 
     pair = (torch.zeros(4), torch.tensor([0.0, 0.0, 1.0, 0.0]))
-    assert output_error("out", [pair], 1.0, 1, quantized=True, rounded=costly).bound == 1.01
+    assert output_error("out", [pair], 1.0, 1, precision=OF_INTEGERS, rounded=costly).bound == 1.01
 
 
 def test_empty_outputs_agree() -> None:
-    assert output_error("out", [(torch.empty(0), torch.empty(0))], None, 1, quantized=False).max_error == 0
+    assert output_error("out", [(torch.empty(0), torch.empty(0))], None, 1, precision=FLOATS).max_error == 0
 
 
 def test_another_shape_is_refused() -> None:
     with pytest.raises(LowerdeckError, match=r"out has shape \[1, 2\] instead of \[2\]"):
-        output_error("out", [(torch.zeros(2), torch.zeros(1, 2))], None, 1, quantized=False)
+        output_error("out", [(torch.zeros(2), torch.zeros(1, 2))], None, 1, precision=FLOATS)
 
 
 def test_the_worst_output_decides_about_a_partition() -> None:

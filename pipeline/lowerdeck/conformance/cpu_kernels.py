@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from lowerdeck.conformance.errors import output_error
+from lowerdeck.conformance.errors import output_error, precision_of_types
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.formats.pte import STATIC, Boxed, JumpFalseCall, KernelCall, Method, TensorSpec
 from lowerdeck.formats.pte_requirements import argument_tensors
@@ -321,7 +321,8 @@ def _difference(module: Any, method: str, call: _Call) -> str:
     for expected, actual in zip(call.expected, results, strict=True):
         if expected.dtype == torch.int64 and any(each.dtype != torch.int64 for each in inputs):
             continue  # indices: of equal numbers, either may be the largest
-        found = output_error(call.operator, [(expected, actual)], None, 1, quantized=False)
+        precision = precision_of_types(each.dtype for each in (*inputs, expected))
+        found = output_error(call.operator, [(expected, actual)], None, 1, precision=precision)
         if found.excess > 1:
             return f"computes something else than PyTorch: {found}"
     return ""

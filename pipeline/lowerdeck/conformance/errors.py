@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import torch
@@ -13,10 +13,19 @@ from lowerdeck.contracts.errors import LowerdeckError
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 """A reference and what is compared with it."""
-_RELATIVE = 1e-3
+_OF_FLOAT32 = 1e-3
 """XNNPACK's exponential functions are approximations with about 1e-5; float32 sums differ in the order of terms."""
-_RELATIVE_OF_INTEGERS = 5e-2
-"""Floats that are computed from integers, of which some may be a step off."""
+OF_INTEGERS = 5e-2
+"""Relative error of floats that are computed from integers, of which some may be a step off."""
+
+
+def precision_of_types(dtypes: Iterable[torch.dtype]) -> float:
+    """The relative error that one rounding explains where floats of these types are computed.
+
+    Kernels round to float16 and bfloat16 at other places than PyTorch, whose kernels compute in float32 in between: by
+    half of the distance between two numbers each time.
+    """
+    return max([_OF_FLOAT32, *(2 * torch.finfo(dtype).eps for dtype in dtypes if dtype.is_floating_point)])
 
 
 def output_error(
@@ -25,7 +34,7 @@ def output_error(
     scale: float | None,
     depth: int,
     *,
-    quantized: bool,
+    precision: float,
     rounded: Callable[[], Sequence[Pair]] | None = None,
 ) -> OutputError:
     """Compare an output with its reference.
@@ -36,7 +45,8 @@ def output_error(
         scale: One step of the output's quantization in its own units (1 where it consists of the integers
             themselves); None for values without a quantization.
         depth: Number of roundings in succession that led to it.
-        quantized: Whether integers are involved in its computation.
+        precision: The relative error that one rounding explains, of values without a quantization: `precision_of_types`
+            the types that it is computed in, or OF_INTEGERS.
         rounded: Computes the same with the reference's own integers rounded in another way as actual values. They raise
             the bounds: an activation function may turn one step at its input into several at its output, and one step
             decides which of two nearly equal values is the largest. Called only where the error exceeds what `depth`
@@ -45,17 +55,19 @@ def output_error(
     Raises:
         LowerdeckError: the shapes of a pair differ.
     """
-    error = _error_within(name, pairs, scale, depth, quantized=quantized)
+    error = _error_within(name, pairs, scale, depth, precision=precision)
     if rounded is None or error.excess <= 1:
         return error
-    by_rounding = _error_within(name, rounded(), scale, depth, quantized=quantized)
+    by_rounding = _error_within(name, rounded(), scale, depth, precision=precision)
     if not math.isfinite(by_rounding.max_error):  # it left the domain of a function, and explains nothing
         return error
     bound, mean = max(error.bound, by_rounding.max_error), max(error.mean_bound, by_rounding.mean_error)
     return replace(error, bound=bound, mean_bound=mean)
 
 
-def _error_within(name: str, pairs: Sequence[Pair], scale: float | None, depth: int, *, quantized: bool) -> OutputError:
+def _error_within(
+    name: str, pairs: Sequence[Pair], scale: float | None, depth: int, *, precision: float
+) -> OutputError:
     """The error, with the bounds that the depth explains."""
     worst, total, count, largest = 0.0, 0.0, 0, 0.0
     is_number = scale is not None or pairs[0][0].is_floating_point()
@@ -78,7 +90,7 @@ def _error_within(name: str, pairs: Sequence[Pair], scale: float | None, depth: 
     if scale is not None:
         return _error(name, worst / scale, total / max(count, 1) / scale, ErrorUnit.LSB, *_lsb_bounds(max(depth, 1)))
     unit = max(largest, 1e-9)
-    bound = (_RELATIVE_OF_INTEGERS if quantized else _RELATIVE) * math.sqrt(max(depth, 1))
+    bound = precision * math.sqrt(max(depth, 1))
     return _error(name, worst / unit, total / max(count, 1) / unit, ErrorUnit.RELATIVE, bound, bound)
 
 

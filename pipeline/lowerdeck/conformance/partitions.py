@@ -12,7 +12,7 @@ import torch
 
 from lowerdeck.conformance.alone import open_alone
 from lowerdeck.conformance.errors import output_error
-from lowerdeck.conformance.subgraphs import Subgraph, is_quantized, scale_of
+from lowerdeck.conformance.subgraphs import Subgraph, precision_of, scale_of
 from lowerdeck.contracts.conformance import PartitionConformance
 from lowerdeck.contracts.errors import LowerdeckError, PartitionExecutionError
 from lowerdeck.contracts.lowering import CompiledPartition
@@ -129,7 +129,7 @@ def check_partition(
                 [(expected[index], result[index]) for (_, expected), result in zip(tried[which], results, strict=True)],
                 scale_of(node),
                 part.depth,
-                quantized=is_quantized(part.program.graph),
+                precision=precision_of(part.program.graph),
                 rounded=partial(rounded_output, index, node.name, which),
             )
             for index, node in enumerate(part.outputs)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from lowerdeck.conformance.errors import output_error
+from lowerdeck.conformance.errors import OF_INTEGERS, output_error
 from lowerdeck.conformance.partitions import Inputs, Values, returned_nodes, rounding_noise
-from lowerdeck.conformance.subgraphs import depth_of, is_quantized, scale_of
+from lowerdeck.conformance.subgraphs import depth_of, precision_of, scale_of
 from lowerdeck.contracts.conformance import OutputError
 from lowerdeck.formats.pte import JumpFalseCall, KernelCall, Method
 from lowerdeck.formats.pte_requirements import argument_tensors
@@ -65,7 +65,7 @@ def edge_deviation(quantized: ExportedProgram, edge: ExportedProgram, samples: S
             [(before[source.name], after[node.name]) for before, after in zip(expected, actual, strict=True)],
             scale_of(node),
             depth_of(edge.graph),
-            quantized=is_quantized(edge.graph),
+            precision=precision_of(edge.graph),
         )
         for node, source in zip(ours, theirs, strict=True)
     ]
@@ -112,7 +112,7 @@ def program_errors(
             [(wanted[node.name], actual[index]) for wanted, actual in zip(expected, results, strict=True)],
             scale,
             depth_of(edge.graph),
-            quantized=is_quantized(edge.graph),
+            precision=precision_of(edge.graph),
             rounded=partial(rounded_output, node.name),
         )
         for index, (node, scale) in enumerate(zip(outputs, scales, strict=True))
@@ -161,7 +161,8 @@ def first_deviating_call(
             ]
             scale = None if actual.is_floating_point() else 1.0
             errors = [
-                output_error(names[0], [(each, actual)], scale, depth_of(edge.graph), quantized=True) for each in alike
+                output_error(names[0], [(each, actual)], scale, depth_of(edge.graph), precision=OF_INTEGERS)
+                for each in alike
             ]
             if errors and min(error.excess for error in errors) > 1:
                 return names
@@ -181,7 +182,7 @@ def _first_deviating(quantized: ExportedProgram, edge: ExportedProgram, sample: 
             continue
         pair = (expected[source], actual[node.name])
         error = output_error(
-            node.name, [pair], scale_of(node), depth_of(edge.graph), quantized=is_quantized(edge.graph)
+            node.name, [pair], scale_of(node), depth_of(edge.graph), precision=precision_of(edge.graph)
         )
         if error.excess > 1:
             return node

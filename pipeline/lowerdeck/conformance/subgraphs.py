@@ -12,6 +12,7 @@ import torch
 from executorch.exir.lowered_backend_module import LoweredBackendModule, get_lowered_submodules
 from torch.fx import Node
 
+from lowerdeck.conformance.errors import OF_INTEGERS, precision_of_types
 from lowerdeck.graph.nodes import DELEGATION_TAG, DEQUANTIZE, QUANTIZE, is_compute, operator_name
 
 if TYPE_CHECKING:
@@ -136,10 +137,13 @@ def scale_of(output: Node) -> float | None:
     return float(output.args[1]) if is_per_tensor else None  # type: ignore[arg-type]
 
 
-def is_quantized(graph: torch.fx.Graph) -> bool:
-    """Whether it computes with integers."""
-    called = (operator_name(node) for node in graph.nodes if node.op == "call_function")
-    return any(name.startswith((*QUANTIZE, *DEQUANTIZE)) for name in called)
+def precision_of(graph: torch.fx.Graph) -> float:
+    """The relative error that one rounding in it explains, of values without a quantization."""
+    called = [node for node in graph.nodes if node.op == "call_function"]
+    if any(operator_name(node).startswith((*QUANTIZE, *DEQUANTIZE)) for node in called):
+        return OF_INTEGERS
+    values = (node.meta.get("val") for node in called)
+    return precision_of_types(value.dtype for value in values if isinstance(value, torch.Tensor))
 
 
 def depth_of(graph: torch.fx.Graph) -> int:
