@@ -10,7 +10,8 @@ import torch
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e
 
 from lowerdeck.contracts.errors import LowerdeckError
-from lowerdeck.contracts.quantization import QuantizationScheme
+from lowerdeck.contracts.quantization import ModuleRule, QuantizationScheme
+from lowerdeck.quantization.annotation import scheme_quantizer
 from lowerdeck.quantization.pt2e import observer_state, prepare, restore_observers
 from lowerdeck.steps.export import export
 from tests.conftest import TARGETS, Lowered
@@ -77,3 +78,11 @@ def test_a_model_of_which_nothing_is_annotated_is_refused(lowered: Callable[[str
     assert "XNNPACKQuantizer annotated none of the model's nodes" in message
     assert "1 aten.erf.default" in message
     assert "`quantization: float32`" in message
+
+
+def test_a_model_that_is_kept_in_float_as_a_whole_is_refused(lowered: Callable[[str], Lowered]) -> None:
+    rules = (ModuleRule(modules=("*",)),)
+    quantizer = scheme_quantizer(lowered("xnnpack_cpu").backend(), QuantizationScheme(name="int8", rules=rules))
+    assert quantizer is not None
+    with pytest.raises(LowerdeckError, match=r"the configuration annotated none .* Keep less in float"):
+        prepare(export(torch.nn.Sequential(Alien()), [[1, 8]]), quantizer)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torchao.quantization.pt2e import ObserverBase
 from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
+from torchao.quantization.pt2e.quantizer import Quantizer
 
 from lowerdeck.compat.fast_graph_passes import fast_graph_passes
 from lowerdeck.contracts.errors import LowerdeckError
@@ -24,7 +25,6 @@ from lowerdeck.quantization.shared_layers import separate_shared_layers
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
-    from torchao.quantization.pt2e.quantizer import Quantizer
 
 
 def prepare(program: ExportedProgram, quantizer: Quantizer) -> torch.fx.GraphModule:
@@ -50,10 +50,13 @@ def prepare(program: ExportedProgram, quantizer: Quantizer) -> torch.fx.GraphMod
         operators = Counter(str(node.target) for node in program.graph.nodes if node.op == "call_function")
         listed = ", ".join(f"{count} {name}" for name, count in operators.most_common(12))
         package = __name__.partition(".")[0]
-        kinds = (kind for kind in type(quantizer).__mro__ if kind.__module__.partition(".")[0] != package)
+        kind = next(kind for kind in type(quantizer).__mro__ if kind.__module__.partition(".")[0] != package)
+        by, hint = kind.__name__, ""
+        if kind is Quantizer:  # ours, which gives modules to several of the libraries'
+            by, hint = "the configuration", " Keep less in float (quantization.keep_float and rules)."
         raise LowerdeckError(
-            f"{next(kinds).__name__} annotated none of the model's nodes, so nothing would be quantized. "
-            f"The model has: {listed}. Choose `quantization: float32` or a target that quantizes these operators."
+            f"{by} annotated none of the model's nodes, so nothing would be quantized. The model has: {listed}. Choose "
+            f"`quantization: float32` or a target that quantizes these operators.{hint}"
         )
     return prepared
 
