@@ -35,8 +35,30 @@ def test_slices_crop_as_padding_does(widths: list[int]) -> None:
     assert bool(pads) == (max(widths) > 0)
 
 
+class Folded(nn.Module):
+    """Sums windows that overlap, and crops a border of the sum."""
+
+    def __init__(self, size: tuple[int, int], padding: tuple[int, int]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.size, self.padding = nn.Conv2d(2, 12, 3, padding=1), size, padding
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.fold(self.layer(x).flatten(2), self.size, (3, 2), padding=self.padding)
+
+
+@pytest.mark.parametrize(("size", "padding"), [((6, 6), (1, 1)), ((6, 8), (1, 0)), ((8, 6), (0, 1))])
+def test_a_padded_fold_is_cropped_by_slices(size: tuple[int, int], padding: tuple[int, int]) -> None:
+    network, values = Folded(size, padding).eval(), torch.randn(SHAPE)
+    program = export(network, [SHAPE])
+    torch.testing.assert_close(program.module()(values), network(values))
+    pads = [node for node in program.run_decompositions().graph.nodes if "pad" in str(node.target)]
+    assert all(min(node.args[1]) >= 0 for node in pads)
+
+
 @pytest.mark.parametrize("target", quick_first(["xnnpack_cpu", "cortex_m55", "neutron_imxrt700", "ethos_u85_256"]))
-def test_every_target_runs_it(target: str) -> None:
+@pytest.mark.parametrize("network", [Cropped([-1, 0, 0, -2]), Folded((6, 6), (1, 1))], ids=["padding", "fold"])
+def test_every_target_runs_it(network: nn.Module, target: str) -> None:
     samples = [(torch.randn(SHAPE),) for _ in range(8)]
-    verdict, detail = lowered(Cropped([-1, 0, 0, -2]).eval(), samples, create(target))
+    verdict, detail = lowered(network.eval(), samples, create(target))
     assert verdict == "right", detail

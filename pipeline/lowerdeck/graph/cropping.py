@@ -1,4 +1,7 @@
-"""Padding by negative numbers, which crops: ExecuTorch's kernel refuses it when the program runs."""
+"""Padding by negative numbers, which crops: ExecuTorch's kernel refuses it when the program runs.
+
+torch.nn.functional.fold with padding crops, too: its decomposition pads what it summed by negative numbers.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,8 @@ _PADS = (_aten.pad.default, _aten.constant_pad_nd.default)
 
 def crop_by_slices(program: ExportedProgram) -> None:
     """Write what negative padding removes as slices, and keep the rest of the padding; `rename_outputs` comes next."""
+    for node in [node for node in program.graph.nodes if node.target == _aten.col2im.default and any(node.args[4])]:
+        _fold_then_crop(node)
     for node in [node for node in program.graph.nodes if node.target in _PADS]:
         source, widths = node.args[0], node.args[1]
         is_constant = node.target is _PADS[1] or len(node.args) < 3 or node.args[2] == "constant"
@@ -31,6 +36,20 @@ def crop_by_slices(program: ExportedProgram) -> None:
         if not any(node.args[1]):
             node.replace_all_uses_with(cropped)
             program.graph.erase_node(node)
+
+
+def _fold_then_crop(node: Node) -> None:
+    """Let fold sum into all of what it pads, and slice that off."""
+    source, sizes, window, dilation, padding, stride = node.args
+    whole = [size + 2 * width for size, width in zip(sizes, padding, strict=True)]
+    folded = source, whole, window, dilation, [0, 0], stride
+    with node.graph.inserting_before(node):
+        made = node.graph.call_function(_aten.col2im.default, folded)
+    made.meta = {**node.meta, "val": _aten.col2im.default(source.meta["val"], *folded[1:])}
+    for dimension, size, width in zip((-2, -1), sizes, padding, strict=True):
+        made = _sliced(node, made, dimension, width, width + size)
+    node.replace_all_uses_with(made)
+    node.graph.erase_node(node)
 
 
 def _sliced(pad: Node, source: Node, dimension: int, start: int, end: Any) -> Node:

@@ -15,7 +15,7 @@ from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.quantization import QuantizationScheme, QuantizedTensor
 from lowerdeck.graph.dynamic_shapes import dynamic_shapes_of
 from lowerdeck.graph.modules import check_modules_known, matches, with_outer_modules
-from lowerdeck.graph.outputs import traced, with_outputs_of
+from lowerdeck.graph.tracing import trace
 from lowerdeck.quantization.quantized_tensors import quantized_tensors
 
 if TYPE_CHECKING:
@@ -47,13 +47,15 @@ def quantize_model(
         model = _with_grouped_weights(model, scheme)
     try:
         with torch.no_grad(), fast_graph_passes():
-            retraced = traced(model.eval(), inputs, dynamic_shapes_of(program))
+            retraced = trace(model.eval(), inputs, dynamic_shapes_of(program))
+    except LowerdeckError:
+        raise
     except Exception as error:  # the user's code, which tracing runs, may raise anything
         raise LowerdeckError(
             f"{type(model).__name__} cannot be exported in {scheme.name} (quantization.scheme): "
             f"{type(error).__name__}: {error}"
         ) from error
-    return with_outputs_of(retraced, program), quantized_tensors(retraced)
+    return retraced, quantized_tensors(retraced)
 
 
 def _with_grouped_weights(model: nn.Module, scheme: QuantizationScheme) -> nn.Module:

@@ -43,21 +43,8 @@ def export(
     """
     import torch
 
-    from lowerdeck.graph import outputs
-    from lowerdeck.graph.adaptive_pooling import fix_adaptive_max_pooling
-    from lowerdeck.graph.attention import attention_as_products
-    from lowerdeck.graph.cropping import crop_by_slices
-    from lowerdeck.graph.export_checks import (
-        check_no_hidden_state,
-        check_operators,
-        check_outputs,
-        check_real,
-        written_attributes,
-    )
-    from lowerdeck.graph.maximum_indices import separate_maximum_indices
-    from lowerdeck.graph.outputs import rename_outputs
-    from lowerdeck.graph.recurrent_layers import RecurrentAsLinear
-    from lowerdeck.graph.state import without_hidden_writes
+    from lowerdeck.graph.export_checks import check_no_hidden_state, written_attributes
+    from lowerdeck.graph.tracing import trace
 
     shapes_to_trace, dynamic_shapes = traced_shapes(input_shapes, dynamic_dimensions)
     dtypes = [getattr(torch, name) for name in input_dtypes] or [torch.float32] * len(shapes_to_trace)
@@ -66,18 +53,7 @@ def export(
     sample = _sample(shapes_to_trace, dtypes)
     try:
         with torch.no_grad(), fast_graph_passes():
-            with RecurrentAsLinear():
-                exported = outputs.traced(model.eval(), example_inputs, dynamic_shapes)
-            check_outputs(exported, type(model).__name__)
-            check_operators(exported)
-            check_real(exported)
-            exported = outputs.with_plain_containers(exported)
-            fix_adaptive_max_pooling(exported)
-            separate_maximum_indices(exported)
-            attention_as_products(exported)
-            crop_by_slices(exported)
-            rename_outputs(exported)
-            program = without_hidden_writes(exported)
+            program = trace(model.eval(), example_inputs, dynamic_shapes)
         check_no_hidden_state(model, written_attributes(model, sample), program, sample)
         found = try_sizes(program, dynamic_dimensions) if dynamic_dimensions else None
     except LowerdeckError:

@@ -1,0 +1,46 @@
+"""From a PyTorch model to an ATen program that every backend lowers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from lowerdeck.graph import outputs
+from lowerdeck.graph.adaptive_pooling import fix_adaptive_max_pooling
+from lowerdeck.graph.attention import attention_as_products
+from lowerdeck.graph.cropping import crop_by_slices
+from lowerdeck.graph.export_checks import check_operators, check_outputs, check_real
+from lowerdeck.graph.maximum_indices import separate_maximum_indices
+from lowerdeck.graph.recurrent_layers import RecurrentAsLinear
+from lowerdeck.graph.state import without_hidden_writes
+
+if TYPE_CHECKING:
+    import torch
+    from torch.export import ExportedProgram
+
+
+def trace(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...], dynamic_shapes: Any = None) -> ExportedProgram:
+    """The ATen program of `model`, with what no backend lowers rewritten.
+
+    Args:
+        model: In eval mode.
+        inputs: Examples of them.
+        dynamic_shapes: As torch.export takes them.
+
+    Raises:
+        LowerdeckError: the model returns other things than tensors in containers, calls operators of torchvision,
+            computes with complex numbers, or pools in a way that ExecuTorch does not have; the message has the reason,
+            and what to change.
+        Exception: whatever torch.export, or the model's own code, raises.
+    """
+    with RecurrentAsLinear():
+        traced = outputs.traced(model, inputs, dynamic_shapes)
+    check_outputs(traced, type(model).__name__)
+    check_operators(traced)
+    check_real(traced)
+    traced = outputs.with_plain_containers(traced)
+    fix_adaptive_max_pooling(traced)
+    separate_maximum_indices(traced)
+    attention_as_products(traced)
+    crop_by_slices(traced)
+    outputs.rename_outputs(traced)
+    return without_hidden_writes(traced)
