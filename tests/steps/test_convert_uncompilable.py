@@ -17,8 +17,12 @@ from lowerdeck.compat import xnnpack
 from lowerdeck.contracts.conformance import ConformanceSettings
 from lowerdeck.contracts.errors import ConversionError, ConverterTimeoutError
 from lowerdeck.contracts.plan import ReasonCode
+from lowerdeck.contracts.quantization import ModuleRule, QuantizationScheme
+from lowerdeck.quantization.quantize_model import quantize_model
 from lowerdeck.runtime.loading import open_made_program
+from lowerdeck.steps.convert import convert
 from lowerdeck.steps.convert_conforming import ConvertedConforming, convert_conforming
+from lowerdeck.steps.export import export
 from lowerdeck.steps.partition import partition
 from tests.backends.neutron.steps import neutron, quantized
 from tests.conftest import Lowered
@@ -75,6 +79,20 @@ def test_an_operator_without_a_kernel_is_refused_with_its_place(
             read_edge_program(), made.plan, neutron(), [], tmp_path, ConformanceSettings(), lambda line: None
         )
     assert "no CPU kernel" in str(caught.value)
+
+
+def test_a_layer_of_four_bits_that_is_kept_off_names_the_ways_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network, shape = nn.Sequential(nn.Linear(32, 8), nn.ReLU(), nn.Linear(8, 8)).eval(), [1, 32]
+    scheme = QuantizationScheme(name="int8_dynamic_int4_weight", group_size=32, rules=(ModuleRule(modules=("2",)),))
+    backend = create("xnnpack_cpu")
+    backend.options.modules_not_to_delegate.append("0")
+    made = partition(quantize_model(network, export(network, [shape]), scheme)[0], backend)
+    monkeypatch.chdir(tmp_path)
+    write_edge_program(made.program, made.edge_config)
+    with pytest.raises(ConversionError, match=r"torchao\.quantize_affine.*\n.*quantization\.keep_float"):
+        convert(read_edge_program(), made.plan, backend, tmp_path)
 
 
 def test_a_softplus_that_executorch_fails_on_stays_on_the_cpu() -> None:

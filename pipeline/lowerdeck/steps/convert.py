@@ -190,7 +190,7 @@ def _naming_operators_without_kernels(lowered: EdgeProgramManager, backend: Back
         yield
     except RuntimeError as error:
         named = _MISSING_KERNELS.search(str(error))
-        missing = () if named is None else re.findall(r"aten::\w+", named[1])
+        missing = () if named is None else re.findall(r"\w+::\w+", named[1])
         nodes = [node for node in lowered.exported_program().graph.nodes if node.op == "call_function"]
         places = [
             described_node(node)
@@ -199,10 +199,12 @@ def _naming_operators_without_kernels(lowered: EdgeProgramManager, backend: Back
         ]
         if not places:
             raise
+        way_out = "Rewrite that line of the model with core ATen operators (torch's documentation lists them)"
+        if any(name.startswith("torchao::") for name in missing):
+            way_out = "Let it be delegated (target.options), or keep that module in float (quantization.keep_float)"
         raise ConversionError(
-            f"{backend.name} does not delegate {', '.join(places)}, and ExecuTorch has no CPU kernel for it\nRewrite "
-            "that line of the model with core ATen operators (torch's documentation lists them), or choose a target "
-            "that delegates it"
+            f"{backend.name} does not delegate {', '.join(places)}, and ExecuTorch has no CPU kernel for it\n"
+            f"{way_out}, or choose a target that delegates it"
         ) from error
 
 

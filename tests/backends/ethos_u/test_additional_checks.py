@@ -15,7 +15,7 @@ from torch import nn
 from lowerdeck.backends.ethos_u import options as ethos_u
 from lowerdeck.backends.ethos_u.backend import EthosU
 from lowerdeck.contracts.backends import BuildContext
-from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
+from lowerdeck.contracts.errors import ConfigurationError, ConversionError, LowerdeckError
 from lowerdeck.contracts.plan import ReasonCode
 from lowerdeck.contracts.quantization import QuantizationScheme
 from tests.backends.ethos_u.lowering import U55, planned, with_options
@@ -188,7 +188,7 @@ def test_a_custom_operator_is_delegated_and_compiled(
     try:
         whole = lowered_network(network, shape, backend, tmp_path / "whole")
         # Without the option it stays on the CPU, which has no kernel for it.
-        with pytest.raises(RuntimeError, match=r"Missing out variants: \{'lowerdeck_test::twice'\}"):
+        with pytest.raises(ConversionError, match=r"lowerdeck_test.twice.default, .*\n?.*has no CPU kernel for it"):
             lowered_network(network, shape, lowered(U55).backend(), tmp_path / "parted")
     finally:
         clear_registered_pass_insertions()
