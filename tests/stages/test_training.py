@@ -48,7 +48,7 @@ def test_a_killed_training_goes_on_to_the_same_bytes_and_keeps_the_accuracy(
     run(project, "calibrate")
     assert [path.read_bytes() for path in outputs] == expected
     assert not (build / "training").exists()
-    run(project, "quantize", "baseline", "partition", "convert", "evaluate")
+    run(project, "quantize", "baseline", "partition", "convert", "firmware", "evaluate")
     metrics = json.loads((build / "evaluate" / "metrics.json").read_text())
     assert metrics["delegated_accuracy"] > 0.96
     assert metrics["delegated_accuracy"] > metrics["float_accuracy"] - 0.02
