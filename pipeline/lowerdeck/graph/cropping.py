@@ -40,7 +40,8 @@ def crop_by_slices(program: ExportedProgram) -> None:
 
 def _fold_then_crop(node: Node) -> None:
     """Let fold sum into all of what it pads, and slice that off."""
-    source, sizes, window, dilation, padding, stride = node.args
+    arguments: Any = node.args
+    source, sizes, window, dilation, padding, stride = arguments
     whole = [size + 2 * width for size, width in zip(sizes, padding, strict=True)]
     folded = source, whole, window, dilation, [0, 0], stride
     with node.graph.inserting_before(node):
