@@ -105,6 +105,7 @@ def test_a_tensor_keeps_its_elements_where_its_shape_changes(
         pytest.param(nn.GroupNorm(2, 4), id="the kernel takes contiguous memory alone"),
         pytest.param(lambda x: F.gelu(x * 2 + 0.5) - 1, id="constants of one element"),
         pytest.param(nn.PReLU(4), id="a constant for each channel"),
+        pytest.param(lambda x: x.flatten(2).max(2)[0], id="a number in place of a list of them"),
         pytest.param(nn.Sequential(nn.AdaptiveAvgPool2d(3), nn.Conv2d(4, 3, 1)), id="an operator that forgets it"),
         pytest.param(lambda x: (x.cumsum(1) + x.cumsum(1).argmax(1, keepdim=True)) * x, id="a tensor read in both"),
         pytest.param(lambda x: torch.cat([x[:, [3, 0]], torch.where(x > 0.3, x, -x)], 1), id="indices and a mask"),

@@ -70,8 +70,10 @@ class RemoveUnreadIndices(ExportPass):  # type: ignore[misc]  # ExecuTorch is un
         for node in [node for node in graph.nodes if node.target in _VALUES_ALONE]:
             if any(user.args[1] != 0 and user.users for user in node.users):
                 continue
+            first, second, *others = node.args
+            dimensions = [second] if node.target == exir_ops.edge.aten.max.dim else second  # amax takes several
             with graph.inserting_before(node):
-                made = graph.call_function(_VALUES_ALONE[node.target], node.args, node.kwargs)
+                made = graph.call_function(_VALUES_ALONE[node.target], (first, dimensions, *others), node.kwargs)
             made.meta = {**node.meta, "val": node.meta["val"][0]}
             for user in list(node.users):
                 user.replace_all_uses_with(made)
