@@ -292,7 +292,7 @@ def _answer(answers: Connection, child: ForkProcess, call: _Call) -> str:
     if not answers.poll(_TIMEOUT_S):
         raise LowerdeckError(f"{call.operator} did not end within {_TIMEOUT_S:g} s")
     try:
-        return str(answers.recv())
+        return answers.recv_bytes().decode()
     except EOFError:
         child.join()
         return f"ends its process ({exit_name(child.exitcode or 0)})"
@@ -308,7 +308,7 @@ def _execute(answers: Connection, calls: Sequence[_Call], program: bytes, first:
     with captured_messages():
         module = _C._load_for_executorch_from_buffer(program)
         for number, call in enumerate(calls[first:], first):
-            answers.send(_difference(module, str(number), call))
+            answers.send_bytes(_difference(module, str(number), call).encode())
 
 
 def _difference(module: Any, method: str, call: _Call) -> str:

@@ -5,11 +5,13 @@ Few quantizers know it, and ExecuTorch decomposes it only behind them, so that a
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
-from executorch.backends.transforms.utils import create_constant_placeholder
-from torch.export.graph_signature import InputKind
+
+from lowerdeck.graph.masks import constants, stored_constant
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -22,17 +24,37 @@ _DEFAULTS = {"attn_mask": None, "dropout_p": 0.0, "is_causal": False, "scale": N
 def attention_as_products(program: ExportedProgram) -> None:
     """Write attention in an ATen program as its parts; `rename_outputs` comes next.
 
-    One with a mask of the model's own stays: where a mask leaves nothing, the result is 0, and that of a softmax NaN.
+    One with a mask that depends on inputs stays: where a mask leaves nothing, the result is 0, and that of a softmax
+    NaN.
     """
+    known = constants(program)
     for node in program.graph.find_nodes(op="call_function", target=_aten.scaled_dot_product_attention.default):
         names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
         options = {**_DEFAULTS, **dict(zip(names, node.args, strict=False)), **node.kwargs}
-        if options["attn_mask"] is None and not options["dropout_p"] and not options["enable_gqa"]:
-            _replace(program, node, *(options[name] for name in ("query", "key", "value", "is_causal", "scale")))
+        mask = options["attn_mask"]
+        if not options["dropout_p"] and not options["enable_gqa"] and (mask is None or _leaves_something(known, mask)):
+            if mask is not None and mask.meta["val"].dtype == torch.bool:
+                left_out = known[mask]().logical_not()
+                options["attn_mask"] = stored_constant(program, f"left_out_by_{mask.name}", left_out)
+            wanted = ("query", "key", "value", "is_causal", "scale", "attn_mask")
+            _replace(program, node, *(options[name] for name in wanted))
+
+
+def _leaves_something(known: Mapping[Node, Callable[[], Any]], mask: Node) -> bool:
+    """Whether a mask is the same for all inputs, and every query has a key."""
+    value = known[mask]() if mask in known else torch.zeros(1, dtype=torch.bool)
+    return bool((value if value.dtype == torch.bool else value > -math.inf).any(-1).all())
 
 
 def _replace(
-    program: ExportedProgram, node: Node, query: Node, key: Node, value: Node, is_causal: bool, scale: float | None
+    program: ExportedProgram,
+    node: Node,
+    query: Node,
+    key: Node,
+    value: Node,
+    is_causal: bool,
+    scale: float | None,
+    mask: Node | None,
 ) -> None:
     graph = node.graph
 
@@ -49,7 +71,11 @@ def _replace(
         scores = called(_aten.matmul.default, scaled, called(_aten.transpose.int, key, -2, -1))
         if is_causal:
             later = _later_positions(program, *scores.meta["val"].shape[-2:])
-            scores = called(_aten.masked_fill.Scalar, scores, later, float("-inf"))
+            scores = called(_aten.masked_fill.Scalar, scores, later, -math.inf)
+        elif mask is not None and mask.meta["val"].dtype == torch.bool:
+            scores = called(_aten.masked_fill.Scalar, scores, mask, -math.inf)
+        elif mask is not None:
+            scores = called(_aten.add.Tensor, scores, mask)
         attended = called(_aten.matmul.default, called(_aten.softmax.int, scores, -1), value)
     node.replace_all_uses_with(attended)
     graph.erase_node(node)
@@ -57,13 +83,5 @@ def _replace(
 
 def _later_positions(program: ExportedProgram, rows: int, columns: int) -> Node:
     """Which keys come after a query, as a constant of the program: kernels would compute it at every call."""
-    graph = program.graph
-    with graph.inserting_before(next(node for node in graph.nodes if node.op == "placeholder")):
-        later: Node = create_constant_placeholder(
-            program,
-            graph,
-            f"later_positions_{rows}_{columns}",
-            InputKind.CONSTANT_TENSOR,
-            torch.ones(rows, columns, dtype=torch.bool).triu(1),
-        )
-    return later
+    later = torch.ones(rows, columns, dtype=torch.bool).triu(1)
+    return stored_constant(program, f"later_positions_{rows}_{columns}", later)

@@ -9,6 +9,7 @@ from lowerdeck.graph.adaptive_pooling import fix_adaptive_max_pooling
 from lowerdeck.graph.attention import attention_as_products
 from lowerdeck.graph.cropping import crop_by_slices
 from lowerdeck.graph.export_checks import check_operators, check_outputs, check_real
+from lowerdeck.graph.masks import bound_masks
 from lowerdeck.graph.maximum_indices import separate_maximum_indices
 from lowerdeck.graph.recurrent_layers import RecurrentAsLinear
 from lowerdeck.graph.state import without_hidden_writes
@@ -41,6 +42,7 @@ def trace(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...], dynamic_shap
     fix_adaptive_max_pooling(traced)
     separate_maximum_indices(traced)
     attention_as_products(traced)
+    bound_masks(traced)
     crop_by_slices(traced)
     outputs.rename_outputs(traced)
     return without_hidden_writes(traced)

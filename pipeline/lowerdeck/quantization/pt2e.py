@@ -20,6 +20,7 @@ from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.quantization import ObserverState
 from lowerdeck.fingerprints.digests import digest
 from lowerdeck.quantization.explicit_state import without_buffers
+from lowerdeck.quantization.masks import narrow_masked_ranges
 from lowerdeck.quantization.matrix_products import use_linear
 from lowerdeck.quantization.shared_layers import separate_shared_layers
 
@@ -46,6 +47,7 @@ def prepare(program: ExportedProgram, quantizer: Quantizer) -> torch.fx.GraphMod
     with fast_graph_passes():
         prepared: torch.fx.GraphModule = prepare_pt2e(module, quantizer)
     _leave_integers(prepared)
+    narrow_masked_ranges(prepared)
     if not any(True for _ in _observers(prepared)):
         operators = Counter(str(node.target) for node in program.graph.nodes if node.op == "call_function")
         listed = ", ".join(f"{count} {name}" for name, count in operators.most_common(12))

@@ -13,6 +13,7 @@ import torch
 
 from lowerdeck.contracts.quantization import ObservedRange
 from lowerdeck.evaluation.quantization_error import sqnr_db
+from lowerdeck.graph.masks import IS_MASKED, behind_masks
 from lowerdeck.graph.modules import module_path
 
 if TYPE_CHECKING:
@@ -113,12 +114,13 @@ def activation_ranges(
         execute: Executes it on a sample; None to call it.
     """
     tallies: dict[str, _Tally] = {}
+    masked = behind_masks(prepared)
     modules = dict(prepared.named_modules(remove_duplicate=False))
     fixed = constants(prepared)
     for node in observer_nodes(prepared):
         steps = None if node in fixed else grid(modules[node.target])
         if steps is not None:
-            tallies[node.name] = _Tally(steps)
+            tallies[node.name] = _Tally(steps, leaves_out_masked=node in masked)
     for node in observer_nodes(prepared):  # only now: other observers may derive their ranges from replaced ones
         prepared.set_submodule(node.target, tallies.get(node.name, torch.nn.Identity()))
     with torch.no_grad():
@@ -131,11 +133,14 @@ def constant_ranges(prepared: GraphModule) -> dict[str, ObservedRange]:
     """Ranges of a calibrated model's quantized weights and biases, measured on their values, by observer."""
     found = {}
     modules = dict(prepared.named_modules(remove_duplicate=False))
-    values = constant_values(prepared)
+    values, masked = constant_values(prepared), behind_masks(prepared)
     for node in observer_nodes(prepared):
         steps = grid(modules[node.target]) if node in values else None
         if steps is not None:
             value = values[node].detach()
+            value = value[value > IS_MASKED] if node in masked else value
+            if not value.numel():
+                continue
             found[node.name] = ObservedRange(
                 minimum=float(value.min()),
                 maximum=float(value.max()),
@@ -189,21 +194,22 @@ def constant_values(prepared: GraphModule) -> dict[Any, torch.Tensor]:
 class _Tally(torch.nn.Module):
     """Replaces an observer and records range and histogram of the values."""
 
-    def __init__(self, steps: Grid) -> None:
+    def __init__(self, steps: Grid, *, leaves_out_masked: bool) -> None:
         super().__init__()
-        self._steps = steps
+        self._steps, self._leaves_out_masked = steps, leaves_out_masked
         self._minimum, self._maximum = float("inf"), float("-inf")
         self.num_values = 0
         self._num_clipped = 0
         self._histogram: torch.Tensor | None = None
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
-        if values.numel():
-            self._minimum = min(self._minimum, float(values.min()))
-            self._maximum = max(self._maximum, float(values.max()))
-            self.num_values += values.numel()
-            self._num_clipped += self._steps.clipped(values)
-            counts = self._steps.histogram(values)
+        seen = values[values > IS_MASKED] if self._leaves_out_masked else values
+        if seen.numel():
+            self._minimum = min(self._minimum, float(seen.min()))
+            self._maximum = max(self._maximum, float(seen.max()))
+            self.num_values += seen.numel()
+            self._num_clipped += self._steps.clipped(seen)
+            counts = self._steps.histogram(seen)
             self._histogram = counts if self._histogram is None else self._histogram + counts
         return values
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,16 +11,16 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from lowerdeck.compat.terminal import progress_bar
 from lowerdeck.contracts.errors import LowerdeckError
-from lowerdeck.contracts.quantization import ObserverState
+from lowerdeck.contracts.quantization import ObservedRange, ObserverState
 from lowerdeck.graph.memory_formats import memory_format_of, to_memory_format
 from lowerdeck.graph.state import initial_state
 from lowerdeck.quantization.explicit_state import stream
 from lowerdeck.quantization.pt2e import observer_state, prepare
-from lowerdeck.quantization.ranges import activation_ranges
+from lowerdeck.quantization.ranges import activation_ranges, observed_modules
 from lowerdeck.quantization.training import Training, train
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from typing import Any
 
     from torch.export import ExportedProgram
@@ -71,9 +72,22 @@ def calibrate(
             outputs = execute(*sample)
             if index == 0:
                 _check_prepared(outputs, _in_float(program, sample), quantizer)
-    state = observer_state(prepared)
-    clipped = inputs("count what is clipped")
-    return dataclasses.replace(state, ranges=activation_ranges(prepared, clipped, stream(prepared, program)))
+    state, modules = observer_state(prepared), observed_modules(prepared)
+    ranges = activation_ranges(prepared, inputs("count what is clipped"), stream(prepared, program))
+    _check_finite(ranges, modules)
+    return dataclasses.replace(state, ranges=ranges)
+
+
+def _check_finite(ranges: Mapping[str, ObservedRange], modules: Mapping[str, str]) -> None:
+    """Raise LowerdeckError if a tensor that is about to be quantized reached infinity, which no scale represents."""
+    endless = [name for name, found in ranges.items() if not math.isfinite(found.maximum - found.minimum)]
+    if endless:
+        places = ", ".join(dict.fromkeys(modules[name] or "the model itself" for name in endless))
+        raise LowerdeckError(
+            f"tensors that would be quantized have infinite values for calibration samples, in {places}: no integer "
+            "stands for them. Write a finite number in the model, such as -1e4 for what a mask leaves out, or keep "
+            "these modules in float (quantization.keep_float)"
+        )
 
 
 def _in_float(program: ExportedProgram, sample: tuple[torch.Tensor, ...]) -> Any:

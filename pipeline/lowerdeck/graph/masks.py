@@ -1,0 +1,171 @@
+"""Masks in front of a softmax: what is to be left out gets a number that int8 and float16 have room for.
+
+Models add or fill in minus infinity, or the smallest float32. A quantization that reaches so far has no steps left for
+the scores, and kernels that convert infinity to an integer do not agree on the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from executorch.backends.transforms.utils import create_constant_placeholder
+from torch.export.graph_signature import InputKind
+from torch.fx.node import map_arg
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+    from torch.fx import Node
+
+_aten = torch.ops.aten
+MASKED = -1e4
+"""exp(-1e4) is zero in float32, and the number exists in float16. Masks of BERT have had it for this reason."""
+IS_MASKED = MASKED / 2
+"""Scores that are less belong to what is masked."""
+_SOFTMAX = (_aten.softmax.int, _aten._softmax.default)
+_HANDING_ON = (
+    *(_aten.view, _aten.reshape, _aten._unsafe_view, _aten.flatten, _aten.unflatten, _aten.expand, _aten.repeat),
+    *(_aten.unsqueeze, _aten.squeeze, _aten.transpose, _aten.permute, _aten.slice, _aten.select, _aten.clone),
+    *(_aten.contiguous, _aten.to, _aten._to_copy, _aten.alias, _aten.detach, _aten.detach_, _aten.dropout),
+    *(_aten.lift_fresh_copy, _aten.expand_as, _aten.view_as, _aten.type_as),
+)
+"""Operators whose results are elements of their first argument."""
+_OPERANDS = {
+    _aten.add: (0, 1),
+    _aten.masked_fill: (0, 2),
+    _aten.where: (1, 2),
+    _aten.full: (1,),
+    _aten.full_like: (1,),
+    _aten.new_full: (2,),
+    _aten.scalar_tensor: (0,),
+    _aten.mul: (1,),
+}
+"""Where an operator has the values that it hands on, or the number that stands for what is masked."""
+
+
+def bound_masks(program: ExportedProgram) -> None:
+    """Let masks in an ATen program leave out by MASKED, where nothing but a softmax sees the difference.
+
+    Rows that are masked as a whole give equal weights in place of NaN.
+    """
+    values = constants(program)
+    for node in _only_seen_by_softmax(program.graph, values.keys()):
+        if node in values:
+            _bound_constant(program, node, values)
+            continue
+        for position in _OPERANDS.get(_packet(node), ()):
+            value = node.args[position] if position < len(node.args) else None
+            if isinstance(value, (int, float)) and value <= MASKED:
+                node.update_arg(position, MASKED)
+                if node.target == _aten.masked_fill.Scalar and node.args[1] in values:
+                    _add_mask(program, node, values)
+    program.graph.eliminate_dead_code()
+
+
+def behind_masks(prepared: torch.fx.GraphModule) -> set[Node]:
+    """The nodes of a prepared model that bounded masks reach, masks included."""
+    found: set[Node] = set()
+    for node in prepared.graph.nodes:
+        is_mask = MASKED in [each for each in node.args if isinstance(each, float)]
+        if node.op == "get_attr":
+            value = _attribute(prepared, str(node.target))
+            is_mask = value is not None and value.is_floating_point() and bool((value == MASKED).any())
+        if node.op != "output" and (is_mask or not found.isdisjoint(node.all_input_nodes)):
+            found.add(node)
+    return found
+
+
+def _attribute(module: torch.fx.GraphModule, name: str) -> torch.Tensor | None:
+    value: Any = module
+    for part in name.split("."):
+        value = getattr(value, part)
+    return value if isinstance(value, torch.Tensor) else None
+
+
+def _only_seen_by_softmax(graph: torch.fx.Graph, constants: Collection[Node]) -> list[Node]:
+    """Nodes whose values nothing but softmax reads, as they are or as part of others of these nodes."""
+    reached: set[Node] = set()
+    waiting = [node.args[0] for node in graph.nodes if node.target in _SOFTMAX]
+    while waiting:
+        node = waiting.pop()
+        packet = _packet(node)
+        is_known = node in constants or packet in _OPERANDS or packet in _HANDING_ON
+        if not isinstance(node, torch.fx.Node) or node in reached or not is_known:
+            continue
+        reached.add(node)
+        positions: Sequence[int] = (0,) if packet in _HANDING_ON else _OPERANDS.get(packet, ())
+        if node in constants:
+            continue
+        waiting.extend(node.args[position] for position in positions if position < len(node.args))
+    hidden: set[Node] = set()
+    for node in reversed(graph.nodes):
+        if node in reached and all(user in hidden or user.target in _SOFTMAX for user in node.users):
+            hidden.add(node)
+    return [node for node in graph.nodes if node in hidden]
+
+
+def constants(program: ExportedProgram) -> dict[Node, Callable[[], Any]]:
+    """The nodes that depend on no input and no state, each with a function that computes its value."""
+    signature = program.graph_signature
+    stored = {**signature.inputs_to_buffers, **signature.inputs_to_lifted_tensor_constants}
+    state = set(signature.buffers_to_mutate.values())
+    found: dict[Node, Callable[[], Any]] = {}
+    for node in program.graph.nodes:
+        target = stored.get(node.name)
+        if target is not None and target not in state:
+            found[node] = partial(_stored, program, target)
+        elif _is_function(node) and found.keys() >= set(node.all_input_nodes):
+            found[node] = partial(_computed, node, found)
+    return found
+
+
+def _is_function(node: Node) -> bool:
+    """Whether it calls an operator that returns one tensor, always the same, and writes to none."""
+    if not isinstance(node.target, torch._ops.OpOverload) or not isinstance(node.meta.get("val"), torch.Tensor):
+        return False
+    return torch.Tag.nondeterministic_seeded not in node.target.tags and not node.target._schema.is_mutable
+
+
+def _stored(program: ExportedProgram, target: str) -> Any:
+    return program.state_dict[target] if target in program.state_dict else program.constants[target]
+
+
+def _computed(node: Node, constants: Mapping[Node, Callable[[], Any]]) -> Any:
+    arguments, options = map_arg((node.args, node.kwargs), lambda each: constants[each]())
+    return node.target(*arguments, **options)  # type: ignore[operator]
+
+
+def _bound_constant(program: ExportedProgram, node: Node, values: Mapping[Node, Callable[[], Any]]) -> None:
+    """Replace a mask that the model stores, or computes from what it stores, by one that it stores."""
+    value = values[node]()
+    if not value.is_floating_point() or not bool((value <= MASKED).any()):
+        return
+    node.replace_all_uses_with(stored_constant(program, f"mask_{node.name}", value.clamp(min=MASKED).contiguous()))
+
+
+def _add_mask(program: ExportedProgram, node: Node, values: Mapping[Node, Callable[[], Any]]) -> None:
+    """Add a mask that is the same for all inputs, which all backends do, in place of filling its places."""
+    arguments: Any = node.args
+    scores, mask = arguments[:2]
+    added = torch.zeros(values[mask]().shape).masked_fill(values[mask](), MASKED)
+    constant = stored_constant(program, f"added_{node.name}", added.to(scores.meta["val"].dtype))
+    with program.graph.inserting_before(node):
+        made = program.graph.call_function(_aten.add.Tensor, (scores, constant))
+    made.meta = dict(node.meta)
+    node.replace_all_uses_with(made)
+
+
+def stored_constant(program: ExportedProgram, name: str, value: torch.Tensor) -> Node:
+    """A new constant of an ATen program."""
+    graph = program.graph
+    with graph.inserting_before(next(each for each in graph.nodes if each.op == "placeholder")):
+        made: Node = create_constant_placeholder(program, graph, name, InputKind.CONSTANT_TENSOR, value)
+    return made
+
+
+def _packet(node: Any) -> Any:
+    """The operator that a node calls, without its overload; None for anything else."""
+    target = node.target if isinstance(node, torch.fx.Node) else None
+    return target.overloadpacket if isinstance(target, torch._ops.OpOverload) else None

@@ -1,0 +1,139 @@
+"""Masked attention keeps its steps for the scores: lowerdeck.graph.masks and lowerdeck.quantization.masks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from benchmarks.in_turns import create
+from benchmarks.networks import lowered
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.quantization import QuantizationScheme
+from lowerdeck.evaluation.quantization_error import sqnr_db
+from lowerdeck.graph.masks import MASKED
+from lowerdeck.quantization.fallback import quantizer_of
+from lowerdeck.steps.calibrate import calibrate
+from lowerdeck.steps.export import export
+from lowerdeck.steps.quantize import quantize
+from tests.marks import quick_first
+
+SHAPE = [1, 8, 16]
+LATER = torch.ones(8, 8).triu(1).bool()
+INFINITE = torch.zeros(8, 8).masked_fill(LATER, -torch.inf)
+SMALLEST = torch.finfo(torch.float32).min
+MASKS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "added": lambda scores: scores + INFINITE,
+    "filled": lambda scores: scores.masked_fill(LATER, -torch.inf),
+    "chosen": lambda scores: torch.where(LATER, torch.tensor(-torch.inf), scores),
+    "computed": lambda scores: scores + (torch.arange(8) > torch.arange(8)[:, None]).float() * SMALLEST,
+    "by the scores": lambda scores: scores.masked_fill(scores < scores.mean(-1, keepdim=True), -torch.inf),
+}
+
+
+class Attention(nn.Module):
+    def __init__(self, mask: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.parts, self.last, self.mask = nn.Linear(16, 48), nn.Linear(16, 16), mask
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        query, key, value = self.parts(x).chunk(3, -1)
+        scores = self.mask(query @ key.transpose(1, 2))
+        found: torch.Tensor = self.last(scores.softmax(-1) @ value)
+        return found
+
+
+def samples() -> list[tuple[torch.Tensor, ...]]:
+    generator = torch.Generator().manual_seed(1)
+    return [(torch.randn(SHAPE, generator=generator),) for _ in range(8)]
+
+
+def quantized(network: nn.Module, target: str) -> nn.Module:
+    backend = create(target)
+    observing, converting = (quantizer_of(backend, QuantizationScheme(name="int8")) for _ in range(2))
+    assert observing is not None
+    assert converting is not None
+    state = calibrate(export(network, [SHAPE]), observing, samples(), 8)
+    module = quantize(export(network, [SHAPE]), converting, state)[0].module(check_guards=False)
+    assert isinstance(module, nn.Module)
+    return module
+
+
+@pytest.mark.parametrize("target", quick_first(["neutron_imxrt700", "xnnpack_cpu", "ethos_u55_128", "cortex_m55"]))
+@pytest.mark.parametrize("mask", quick_first(MASKS))
+def test_a_mask_leaves_the_scores_their_steps(mask: str, target: str) -> None:
+    """Infinity in a range left 3 to 18 dB of the result, and the smallest float32 made LiteRT end the process."""
+    network = Attention(MASKS[mask]).eval()
+    module = quantized(network, target)
+    wanted, found = (torch.stack([each(*sample) for sample in samples()]) for each in (network, module))
+    assert sqnr_db(float(wanted.square().sum()), float((wanted - found).square().sum())) > 25
+
+
+@pytest.mark.parametrize("mask", quick_first(["computed", "added"]))
+def test_a_masked_attention_is_delegated_as_a_whole(mask: str) -> None:
+    verdict, detail = lowered(Attention(MASKS[mask]).eval(), samples(), create("neutron_imxrt700"))
+    assert verdict == "right", detail
+    delegated, total = detail.split(" operators", maxsplit=1)[0].split(" of ")
+    assert delegated == total
+
+
+class Masked(nn.Module):
+    """scaled_dot_product_attention with a mask of the model."""
+
+    def __init__(self, mask: torch.Tensor) -> None:
+        super().__init__()
+        self.register_buffer("mask", mask)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None], attn_mask=self.mask)
+
+
+@pytest.mark.parametrize("mask", [INFINITE, ~LATER])
+def test_attention_with_a_constant_mask_becomes_products(mask: torch.Tensor) -> None:
+    network = Masked(mask).eval()
+    program = export(network, [SHAPE])
+    targets = {str(node.target) for node in program.graph.nodes}
+    assert "aten.scaled_dot_product_attention.default" not in targets
+    for sample in samples():
+        torch.testing.assert_close(program.module()(*sample), network(*sample))
+
+
+def test_a_mask_that_leaves_a_query_nothing_stays() -> None:
+    """Its result is 0, and that of a softmax NaN."""
+    nothing = INFINITE.clone()
+    nothing[2] = -torch.inf
+    network = Masked(nothing).eval()
+    program = export(network, [SHAPE])
+    for sample in samples():
+        torch.testing.assert_close(program.module()(*sample), network(*sample))
+
+
+def test_masked_scores_that_the_model_returns_stay_infinite() -> None:
+    class Returned(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            scores = (x @ x.transpose(1, 2)).masked_fill(LATER, -torch.inf)
+            return scores, scores.softmax(-1)
+
+    program = export(Returned().eval(), [SHAPE])
+    scores, _ = program.module()(*samples()[0])
+    assert bool((scores[:, LATER] == -torch.inf).all())
+    assert not any(MASKED in node.args for node in program.graph.nodes)
+
+
+def test_infinity_that_would_be_quantized_is_refused_with_its_module() -> None:
+    class Endless(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.before, self.behind = nn.Linear(16, 16), nn.Linear(16, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.before(x)
+            found: torch.Tensor = self.behind(x.masked_fill(x > 0, -torch.inf))
+            return found
+
+    with pytest.raises(LowerdeckError, match=r"infinite values .* keep_float"):
+        quantized(Endless().eval(), "xnnpack_cpu")
