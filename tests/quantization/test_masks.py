@@ -86,6 +86,7 @@ class Masked(nn.Module):
 
     def __init__(self, mask: torch.Tensor) -> None:
         super().__init__()
+        self.mask: torch.Tensor
         self.register_buffer("mask", mask)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

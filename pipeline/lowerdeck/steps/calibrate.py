@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from lowerdeck.compat.terminal import progress_bar
 from lowerdeck.contracts.errors import LowerdeckError
-from lowerdeck.contracts.quantization import ObservedRange, ObserverState
+from lowerdeck.contracts.quantization import ObserverState
 from lowerdeck.graph.memory_formats import memory_format_of, to_memory_format
 from lowerdeck.graph.state import initial_state
 from lowerdeck.quantization.explicit_state import stream
@@ -20,7 +20,7 @@ from lowerdeck.quantization.ranges import activation_ranges, observed_modules
 from lowerdeck.quantization.training import Training, train
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
     from typing import Any
 
     from torch.export import ExportedProgram
@@ -69,18 +69,23 @@ def calibrate(
             return observer_state(prepared)
         execute = stream(prepared, program)
         for index, sample in enumerate(inputs("calibrate")):
-            outputs = execute(*sample)
+            try:
+                outputs = execute(*sample)
+            except RuntimeError:  # torch.histc refuses what infinity led to
+                _check_finite(prepared)
+                raise
             if index == 0:
                 _check_prepared(outputs, _in_float(program, sample), quantizer)
-    state, modules = observer_state(prepared), observed_modules(prepared)
-    ranges = activation_ranges(prepared, inputs("count what is clipped"), stream(prepared, program))
-    _check_finite(ranges, modules)
-    return dataclasses.replace(state, ranges=ranges)
+    _check_finite(prepared)
+    state, clipped = observer_state(prepared), inputs("count what is clipped")
+    return dataclasses.replace(state, ranges=activation_ranges(prepared, clipped, stream(prepared, program)))
 
 
-def _check_finite(ranges: Mapping[str, ObservedRange], modules: Mapping[str, str]) -> None:
+def _check_finite(prepared: torch.fx.GraphModule) -> None:
     """Raise LowerdeckError if a tensor that is about to be quantized reached infinity, which no scale represents."""
-    endless = [name for name, found in ranges.items() if not math.isfinite(found.maximum - found.minimum)]
+    modules = observed_modules(prepared)
+    observers = {name: prepared.get_submodule(name) for name in modules}
+    endless = [name for name, observer in observers.items() if _reaches_infinity(observer)]
     if endless:
         places = ", ".join(dict.fromkeys(modules[name] or "the model itself" for name in endless))
         raise LowerdeckError(
@@ -88,6 +93,12 @@ def _check_finite(ranges: Mapping[str, ObservedRange], modules: Mapping[str, str
             "stands for them. Write a finite number in the model, such as -1e4 for what a mask leaves out, or keep "
             "these modules in float (quantization.keep_float)"
         )
+
+
+def _reaches_infinity(observer: torch.nn.Module) -> bool:
+    """Whether an observer saw an infinite value; one that saw nothing has bounds the other way round."""
+    lowest, highest = (getattr(observer, name, torch.zeros(())) for name in ("min_val", "max_val"))
+    return not bool((lowest > -math.inf).all() and (highest < math.inf).all())
 
 
 def _in_float(program: ExportedProgram, sample: tuple[torch.Tensor, ...]) -> Any:
