@@ -136,5 +136,5 @@ def test_infinity_that_would_be_quantized_is_refused_with_its_module() -> None:
             found: torch.Tensor = self.behind(x.masked_fill(x > 0, -torch.inf))
             return found
 
-    with pytest.raises(LowerdeckError, match=r"infinite values .* keep_float"):
+    with pytest.raises(LowerdeckError, match=r"infinite values .* in behind: .*keep_float"):
         quantized(Endless().eval(), "xnnpack_cpu")
