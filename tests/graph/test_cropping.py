@@ -36,7 +36,7 @@ def test_slices_crop_as_padding_does(widths: list[int]) -> None:
 
 
 class Folded(nn.Module):
-    """Sums windows that overlap, and crops a border of the sum."""
+    """Sums windows that overlap, and crops the sum."""
 
     def __init__(self, size: tuple[int, int], padding: tuple[int, int]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Masked attention keeps its steps for the scores: lowerdeck.graph.masks and lowerdeck.quantization.masks."""
+"""lowerdeck.quantization.masks: masked attention keeps its steps for the scores."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from benchmarks.in_turns import create
 from benchmarks.networks import lowered
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.evaluation.quantization_error import sqnr_db
-from lowerdeck.graph.masks import MASKED
 from lowerdeck.quantization.fallback import quantizer_of
 from lowerdeck.steps.calibrate import calibrate
 from lowerdeck.steps.export import export
@@ -79,50 +77,6 @@ def test_a_masked_attention_is_delegated_as_a_whole(mask: str) -> None:
     assert verdict == "right", detail
     delegated, total = detail.split(" operators", maxsplit=1)[0].split(" of ")
     assert delegated == total
-
-
-class Masked(nn.Module):
-    """scaled_dot_product_attention with a mask of the model."""
-
-    def __init__(self, mask: torch.Tensor) -> None:
-        super().__init__()
-        self.mask: torch.Tensor
-        self.register_buffer("mask", mask)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return F.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None], attn_mask=self.mask)
-
-
-@pytest.mark.parametrize("mask", [INFINITE, ~LATER])
-def test_attention_with_a_constant_mask_becomes_products(mask: torch.Tensor) -> None:
-    network = Masked(mask).eval()
-    program = export(network, [SHAPE])
-    targets = {str(node.target) for node in program.graph.nodes}
-    assert "aten.scaled_dot_product_attention.default" not in targets
-    for sample in samples():
-        torch.testing.assert_close(program.module()(*sample), network(*sample))
-
-
-def test_a_mask_that_leaves_a_query_nothing_stays() -> None:
-    """Its result is 0, and that of a softmax NaN."""
-    nothing = INFINITE.clone()
-    nothing[2] = -torch.inf
-    network = Masked(nothing).eval()
-    program = export(network, [SHAPE])
-    for sample in samples():
-        torch.testing.assert_close(program.module()(*sample), network(*sample))
-
-
-def test_masked_scores_that_the_model_returns_stay_infinite() -> None:
-    class Returned(nn.Module):
-        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            scores = (x @ x.transpose(1, 2)).masked_fill(LATER, -torch.inf)
-            return scores, scores.softmax(-1)
-
-    program = export(Returned().eval(), [SHAPE])
-    scores, _ = program.module()(*samples()[0])
-    assert bool((scores[:, LATER] == -torch.inf).all())
-    assert not any(MASKED in node.args for node in program.graph.nodes)
 
 
 def test_infinity_that_would_be_quantized_is_refused_with_its_module() -> None:

@@ -146,7 +146,7 @@ def test_integers_of_the_scheme_itself_are_refused_at_the_io_boundary() -> None:
 
 
 class Masked(nn.Module):
-    """Attention scores with a mask: float32 [1 x 4 x 8]."""
+    """Attention scores with a mask, which it returns, so that infinities stay: float32 [1 x 4 x 8]."""
 
     mask: torch.Tensor
 
@@ -155,9 +155,10 @@ class Masked(nn.Module):
         self.query = nn.Linear(8, 8)
         self.register_buffer("mask", torch.tril(torch.ones(4, 4)) == 0)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         x = self.query(x)
-        return torch.softmax((x @ x.transpose(1, 2)).masked_fill(self.mask, float("-inf")), -1)
+        scores = (x @ x.transpose(1, 2)).masked_fill(self.mask, float("-inf"))
+        return scores, torch.softmax(scores, -1)
 
 
 @pytest.mark.slow
