@@ -62,3 +62,24 @@ def test_masked_scores_that_the_model_returns_stay_infinite() -> None:
     scores, _ = program.module()(*samples()[0])
     assert bool((scores[:, LATER] == -torch.inf).all())
     assert not any(MASKED in node.args for node in program.graph.nodes)
+
+
+def test_a_temperature_is_no_mask() -> None:
+    class Nearest(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return ((x[:, :, None] - x[:, None]).abs().sum(-1) * -1e5).softmax(-1)
+
+    for sample in samples():
+        torch.testing.assert_close(export(Nearest(), [SHAPE]).module()(*sample), Nearest()(*sample))
+
+
+def test_writes_beside_a_mask_stay() -> None:
+    class Writing(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            scores = (x @ x.transpose(1, 2)).masked_fill(LATER, -torch.inf)
+            y = x + 1
+            y[:, 0].mul_(3)
+            return scores.softmax(-1), y
+
+    for sample in samples():
+        torch.testing.assert_close(export(Writing(), [SHAPE]).module()(*sample), Writing()(*sample))

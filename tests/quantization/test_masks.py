@@ -79,6 +79,24 @@ def test_a_masked_attention_is_delegated_as_a_whole(mask: str) -> None:
     assert delegated == total
 
 
+def test_values_as_low_as_a_mask_elsewhere_keep_their_range() -> None:
+    """A network on raw numbers, whose own bound is that of masks, and which has a masked attention behind it."""
+
+    class Raw(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale, self.attention = nn.Linear(16, 16), Attention(MASKS["added"])
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            x = self.scale((x * 5e3).clamp(-1e4, 1e4))
+            return x, self.attention(x / 5e3)
+
+    network = Raw().eval()
+    module = quantized(network, "ethos_u55_128")
+    wanted, found = (torch.stack([each(*sample)[0] for sample in samples()]) for each in (network, module))
+    assert sqnr_db(float(wanted.square().sum()), float((wanted - found).square().sum())) > 25
+
+
 def test_infinity_that_would_be_quantized_is_refused_with_its_module() -> None:
     class Endless(nn.Module):
         def __init__(self) -> None:

@@ -24,6 +24,8 @@ MASKED = -1e4
 """exp(-1e4) is zero in float32, and the number exists in float16. Masks of BERT have had it for this reason."""
 IS_MASKED = MASKED / 2
 """Scores that are less belong to what is masked."""
+_NO_FACTOR = -1e30
+"""A product with less is a mask, because factors other than 0 and 1 would be infinite; -1e5 may be a temperature."""
 _SOFTMAX = (_aten.softmax.int, _aten._softmax.default)
 _HANDING_ON = (
     *(_aten.view, _aten.reshape, _aten._unsafe_view, _aten.flatten, _aten.unflatten, _aten.expand, _aten.repeat),
@@ -43,6 +45,9 @@ _OPERANDS = {
     _aten.mul: (1,),
 }
 """Where an operator has the values that it hands on, or the number that stands for what is masked."""
+_EXPONENTIAL = (_aten.softmax, _aten._softmax, _aten.exp)
+_OF_SCORES = (*_HANDING_ON, *_OPERANDS, _aten.sub, _aten.amax)
+"""Operators between a mask and a softmax, or what backends decompose one into."""
 
 
 def bound_masks(program: ExportedProgram) -> None:
@@ -50,29 +55,39 @@ def bound_masks(program: ExportedProgram) -> None:
 
     Rows that are masked as a whole give equal weights in place of NaN.
     """
-    values = constants(program)
+    values, is_changed = constants(program), False
     for node in _only_seen_by_softmax(program.graph, values.keys()):
         if node in values:
-            _bound_constant(program, node, values)
+            is_changed |= _bound_constant(program, node, values)
             continue
+        most = _NO_FACTOR if _packet(node) is _aten.mul else MASKED
         for position in _OPERANDS.get(_packet(node), ()):
             value = node.args[position] if position < len(node.args) else None
-            if isinstance(value, (int, float)) and value <= MASKED:
+            if isinstance(value, (int, float)) and value <= most:
                 node.update_arg(position, MASKED)
+                is_changed = True
                 if node.target == _aten.masked_fill.Scalar and node.args[1] in values:
                     _add_mask(program, node, values)
-    program.graph.eliminate_dead_code()
+    if is_changed:
+        program.graph.eliminate_dead_code()
 
 
 def behind_masks(prepared: torch.fx.GraphModule) -> set[Node]:
-    """The nodes of a prepared model that bounded masks reach, masks included."""
+    """The nodes of a prepared model between bounded masks, which belong to them, and a softmax."""
+    scores: set[Node] = set()
+    waiting = [each for node in prepared.graph.nodes if _packet(node) in _EXPONENTIAL for each in node.all_input_nodes]
+    while waiting:
+        node = waiting.pop()
+        if node not in scores and (node.op in ("get_attr", "call_module") or _packet(node) in _OF_SCORES):
+            scores.add(node)
+            waiting.extend(node.all_input_nodes)
     found: set[Node] = set()
-    for node in prepared.graph.nodes:
+    for node in [each for each in prepared.graph.nodes if each in scores]:
         is_mask = MASKED in [each for each in node.args if isinstance(each, float)]
         if node.op == "get_attr":
             value = _attribute(prepared, str(node.target))
             is_mask = value is not None and value.is_floating_point() and bool((value == MASKED).any())
-        if node.op != "output" and (is_mask or not found.isdisjoint(node.all_input_nodes)):
+        if is_mask or not found.isdisjoint(node.all_input_nodes):
             found.add(node)
     return found
 
@@ -137,12 +152,13 @@ def _computed(node: Node, constants: Mapping[Node, Callable[[], Any]]) -> Any:
     return node.target(*arguments, **options)  # type: ignore[operator]
 
 
-def _bound_constant(program: ExportedProgram, node: Node, values: Mapping[Node, Callable[[], Any]]) -> None:
+def _bound_constant(program: ExportedProgram, node: Node, values: Mapping[Node, Callable[[], Any]]) -> bool:
     """Replace a mask that the model stores, or computes from what it stores, by one that it stores."""
     value = values[node]()
     if not value.is_floating_point() or not bool((value <= MASKED).any()):
-        return
+        return False
     node.replace_all_uses_with(stored_constant(program, f"mask_{node.name}", value.clamp(min=MASKED).contiguous()))
+    return True
 
 
 def _add_mask(program: ExportedProgram, node: Node, values: Mapping[Node, Callable[[], Any]]) -> None:

@@ -40,13 +40,14 @@ def narrow_masked_ranges(prepared: GraphModule) -> None:
     observe: dict[Any, _Observe] = {observer: observer.forward for observer in observers.values()}
     seen_by: dict[Any, list[_Observe]] = {}
     values = constant_values(prepared)
-    for node in behind:
+    for node in [each for each in prepared.graph.nodes if each in behind and each not in observers]:
         masks = [each for each in node.all_input_nodes if each in behind & fixed & observers.keys()]
         scores = [each for each in node.all_input_nodes if each in observers.keys() - fixed]
-        for mask in masks if scores and node not in observers else ():
+        for mask in masks if scores else ():
             if observers[mask] is observers[scores[0]]:
                 continue
-            fill = _fill(values[mask], observe[observers[mask]], is_added="add" in str(node.target))
+            is_added = node.target == torch.ops.aten.add.Tensor
+            fill = _fill(values[mask], observe[observers[mask]], is_added=is_added)
             seen_by.setdefault(observers[scores[0]], []).append(fill)
             observers[mask].forward = _unchanged
     for observer in {observers[node] for node in observers if node in behind} | seen_by.keys():
