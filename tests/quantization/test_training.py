@@ -28,6 +28,8 @@ from lowerdeck.steps.export import export
 from lowerdeck.steps.partition import partition
 from lowerdeck.steps.quantize import quantize
 from tests.conftest import Lowered
+from tests.quantization.test_masks import MASKS, Attention
+from tests.quantization.test_masks import SHAPE as MASKED_SHAPE
 
 SCHEME = QuantizationScheme(name="int8", is_qat=True)
 RECIPE = Recipe(epochs=2, learning_rate=0.03, batch_size=4, seed=3)
@@ -297,3 +299,12 @@ def test_weights_of_another_model_are_refused(lowered: Callable[[str], Lowered])
     state = trained(build, recipe=dataclasses.replace(RECIPE, epochs=1))
     with pytest.raises(LowerdeckError, match="do not belong"):
         quantized(build, QuantizationScheme(name="int8"), state)
+
+
+def test_the_ranges_of_a_masked_attention_are_not_trained(lowered: Callable[[str], Lowered]) -> None:
+    program = export(Attention(MASKS["added"]).eval(), [MASKED_SHAPE])
+    quantizer = scheme_quantizer(lowered("xnnpack_cpu").backend(), SCHEME)
+    assert quantizer is not None
+    training = Training(recipe=RECIPE, split=TRAINING, checkpoints=Kept())
+    with pytest.raises(LowerdeckError, match=r"masked attention.*remove quantization\.training"):
+        calibrate(program, quantizer, [], 0, training)

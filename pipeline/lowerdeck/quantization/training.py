@@ -25,6 +25,7 @@ from lowerdeck.compat.terminal import progress_bar
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.quantization import ObserverState
 from lowerdeck.contracts.samples import Split, finite_sample
+from lowerdeck.graph.masks import behind_masks
 from lowerdeck.graph.memory_formats import memory_format_of, to_memory_format
 from lowerdeck.graph.state import initial_state
 from lowerdeck.quantization.pt2e import observer_state, prepare, replace_parameters
@@ -93,7 +94,7 @@ def train(
         training: Hyperparameters, samples and checkpoints.
 
     Raises:
-        LowerdeckError: the model has state, the outputs are not scores of the labels' classes, or the training
+        LowerdeckError: the model has state or a masked attention, the outputs are not scores of the labels' classes, or the training
             diverged.
     """
     if written := initial_state(program):
@@ -102,6 +103,11 @@ def train(
             "samples would give it values that it never takes; remove quantization.training"
         )
     prepared, memory_format = prepare(program, quantizer), memory_format_of(program)
+    if not behind_masks(prepared).isdisjoint(observer_nodes(prepared)):
+        raise LowerdeckError(
+            "the model has a masked attention, and training would give its scores the range of the mask, which leaves "
+            "them no steps; remove quantization.training"
+        )
     inputs = _InMemoryFormat(observed, memory_format)
     replace_parameters(prepared, dict(prepared.named_parameters()))  # training must not change those of `program`
     recipe, samples = training.recipe, _InMemoryFormat(training.split, memory_format)
