@@ -94,8 +94,8 @@ def train(
         training: Hyperparameters, samples and checkpoints.
 
     Raises:
-        LowerdeckError: the model has state or a masked attention, the outputs are not scores of the labels' classes, or the training
-            diverged.
+        LowerdeckError: the model has state or a masked attention, the outputs are not scores of the labels' classes,
+            or the training diverged.
     """
     if written := initial_state(program):
         raise LowerdeckError(
