@@ -369,52 +369,6 @@ def test_a_folder_of_somebody_else_is_refused(host: Host) -> None:
     assert host.run(name) == (NO_SERVER, "", "")
 
 
-LOWERED = """
-import sys
-from lowerdeck.execution import preload
-if sys.argv[1] == "late":
-    sys.modules[preload._POST_GRAD] = preload._ImportedWhenUsed(preload._POST_GRAD)
-import torch
-import executorch.exir
-from torch.export._remove_auto_functionalized_pass import unsafe_remove_auto_functionalized_pass
-
-@torch.library.custom_op("lowerdeck_preload::double", mutates_args={"x"})
-def double(x: torch.Tensor) -> None:
-    x.mul_(2)
-
-class Written(torch.nn.Module):
-    def forward(self, x):
-        y = x + 1
-        torch.ops.lowerdeck_preload.double(y)
-        return y.relu()
-
-for network in (torch.nn.Linear(4, 2), Written()):
-    program = torch.export.export(network, (torch.zeros(1, 4),))
-    if not isinstance(network, Written):
-        print(len(executorch.exir.to_edge(program).to_executorch().buffer))
-        print("lowering", "torch._inductor.lowering" in sys.modules, file=sys.stderr)
-    functional = program.run_decompositions({})
-    print(functional.graph)
-    print(unsafe_remove_auto_functionalized_pass(functional).graph)
-print("lowering", "torch._inductor.lowering" in sys.modules, file=sys.stderr)
-import torch._inductor.fx_passes.post_grad as post_grad
-print(post_grad.__file__, post_grad.post_grad_passes.__module__)
-"""
-
-
-def test_a_module_that_few_programs_need_is_imported_for_these_alone() -> None:
-    found = {}
-    for when in ("late", "first"):
-        done = subprocess.run([sys.executable, "-c", LOWERED, when], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        found[when] = done.stdout, [line for line in done.stderr.splitlines() if line.startswith("lowering")]
-    assert found["late"][0] == found["first"][0]
-    assert "auto_functionalized" in found["late"][0]
-    assert "lowerdeck_preload.double.default" in found["late"][0]
-    assert found["late"][1] == ["lowering False", "lowering True"]
-    assert found["first"][1] == ["lowering True", "lowering True"]
-
-
 def test_track_finds_mlflow_imported_as_the_project_wants_it(host: Host, request: pytest.FixtureRequest) -> None:
     request.addfinalizer(lambda: end_servers(host.temporary))
     name = host.module("recorder", "import os, sys\nprint('mlflow.tracking' in sys.modules, 'torch' in sys.modules)\n")

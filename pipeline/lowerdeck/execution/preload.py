@@ -30,8 +30,7 @@ import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
-from typing import IO, Any, NoReturn
+from typing import IO, NoReturn
 
 IDLE_S = 120.0
 _STARTED_WITHIN_S = 60.0
@@ -39,11 +38,6 @@ _STARTED_WITHIN_S = 60.0
 SWITCH = "LOWERDECK_PRELOAD"
 _THEN, _LATER = "--then", "--later"
 """In the arguments of a server, between its modules: first, others and later ones."""
-_POST_GRAD = "torch._inductor.fx_passes.post_grad"
-"""Takes a sixth of the time of all imports; ExecuTorch's `to_executorch` needs a function of it for operators that
-write to their arguments."""
-_FOR_WRITING = ("auto_functionalized", "auto_functionalized_v2", "control_deps")
-"""Names of the higher-order operators that `decompose_auto_functionalized` replaces, or finds more of them in."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +61,7 @@ LOWERING = Libraries(
     # What torch.export needs, in pieces: a stage that begins or ends meanwhile waits for the piece of that moment.
     first=("torch", "torch._dynamo", "torch._functorch.aot_autograd", "torch.export._trace"),
     modules=(
-        *("torchao", "executorch.exir.dialects._ops"),
+        *("torchao", "torch._inductor.fx_passes.post_grad", "executorch.exir.dialects._ops"),
         "executorch.exir",  # before the quantizers, which then import two seconds faster
         "torchao.quantization.pt2e.quantize_pt2e",
         "executorch.exir.passes.remove_unused_parameters_pass",
@@ -315,33 +309,12 @@ def serve(
     address.unlink(missing_ok=True)
     listener.bind(str(address))
     listener.listen()
-    sys.modules.setdefault(_POST_GRAD, _ImportedWhenUsed(_POST_GRAD))
     own_path = _python_path(os.environ)
     searched = [entry for entry in sys.path if entry not in own_path]
     try:
         _accept_until_idle(listener, lock, searched, idle_s, _Imports(first, modules, later))
     finally:
         _remove_files(address)
-
-
-class _ImportedWhenUsed(ModuleType):
-    """Stands for torch._inductor.fx_passes.post_grad until something of it is needed."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # looked up in every module, e.g. by inspect
-            raise AttributeError(name)
-        return self._decompose if name == "decompose_auto_functionalized" else getattr(self._imported(), name)
-
-    def _imported(self) -> ModuleType:
-        if sys.modules.get(_POST_GRAD) is self:
-            del sys.modules[_POST_GRAD]
-        return importlib.import_module(_POST_GRAD)
-
-    def _decompose(self, graph: Any) -> None:
-        """What the function does, which changes no graph without such operators."""
-        names = {getattr(node.target, "_name", "") for node in graph.nodes if node.op == "call_function"}
-        if not names.isdisjoint(_FOR_WRITING):
-            self._imported().decompose_auto_functionalized(graph)
 
 
 class _Imports:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -37,32 +37,38 @@ def narrow_masked_ranges(prepared: GraphModule) -> None:
         for node in observer_nodes(prepared)
         if isinstance(modules[node.target], ObserverBase) and not isinstance(modules[node.target], FakeQuantizeBase)
     }
-    observe: dict[Any, _Observe] = {observer: observer.forward for observer in observers.values()}
-    seen_by: dict[Any, list[_Observe]] = {}
-    values = constant_values(prepared)
+    seen_by: dict[Any, list[_Observe]] = {observers[node]: [] for node in observers if node in behind}
+    values, masks = constant_values(prepared), set[Any]()
     for node in [each for each in prepared.graph.nodes if each in behind and each not in observers]:
-        masks = [each for each in node.all_input_nodes if each in behind & fixed & observers.keys()]
-        scores = [each for each in node.all_input_nodes if each in observers.keys() - fixed]
-        for mask in masks if scores else ():
-            if observers[mask] is observers[scores[0]]:
-                continue
-            is_added = node.target == torch.ops.aten.add.Tensor
-            fill = _fill(values[mask], observe[observers[mask]], is_added=is_added)
-            seen_by.setdefault(observers[scores[0]], []).append(fill)
-            observers[mask].forward = _unchanged
-    for observer in {observers[node] for node in observers if node in behind} | seen_by.keys():
-        if observer.forward is not _unchanged:
-            observer.forward = _observing(observe[observer], seen_by.get(observer, []))
+        constant = [observers[each] for each in node.all_input_nodes if each in behind & fixed & observers.keys()]
+        scores = [observers[each] for each in node.all_input_nodes if each in observers.keys() - fixed]
+        if not constant or not scores or constant[0] is scores[0]:
+            continue
+        mask = next(each for each in node.all_input_nodes if observers.get(each) is constant[0])
+        fill = _fill(values[mask], constant[0].forward, is_added=node.target == torch.ops.aten.add.Tensor)
+        seen_by.setdefault(scores[0], []).append(fill)
+        masks.add(constant[0])
+    for observer, others in seen_by.items():
+        _let_observe(observer, _nothing if observer in masks else _bounded, others)
 
 
-def _observing(observe: _Observe, others: list[_Observe]) -> Callable[[torch.Tensor], torch.Tensor]:
-    def forward(values: torch.Tensor) -> torch.Tensor:
-        observe(_bounded(values))
+def _let_observe(observer: Any, seen: Callable[[torch.Tensor], torch.Tensor], others: Sequence[_Observe]) -> None:
+    """Let `observer` see `seen(values)`, and others the values, which it hands on as they are."""
+    given: list[torch.Tensor] = []
+
+    def before(_: Any, arguments: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
+        given.append(arguments[0])
         for other in others:
-            other(values)
-        return values
+            other(arguments[0])
+        return (seen(arguments[0]),)
 
-    return forward
+    observer.register_forward_pre_hook(before)
+    observer.register_forward_hook(lambda *_: given.pop())
+
+
+def _nothing(values: torch.Tensor) -> torch.Tensor:
+    """Observers skip tensors without elements."""
+    return values.new_empty(0)
 
 
 def _fill(mask: torch.Tensor, observe: _Observe, *, is_added: bool) -> _Observe:
@@ -78,10 +84,6 @@ def _fill(mask: torch.Tensor, observe: _Observe, *, is_added: bool) -> _Observe:
             observe(torch.where(mask < IS_MASKED, floor, mask))
 
     return forward
-
-
-def _unchanged(values: torch.Tensor) -> torch.Tensor:
-    return values
 
 
 def _bounded(values: torch.Tensor) -> torch.Tensor:
