@@ -42,6 +42,31 @@ def test_attention_with_a_constant_mask_becomes_products(mask: torch.Tensor) -> 
         torch.testing.assert_close(program.module()(*sample), network(*sample))
 
 
+@pytest.mark.parametrize("mask", [INFINITE, LATER], ids=["float", "bool"])
+def test_layers_of_pytorch_share_a_mask(mask: torch.Tensor) -> None:
+    """torch.nn.MultiheadAttention fills a bool mask into zeros, in place."""
+
+    class Encoder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mask: torch.Tensor
+            self.register_buffer("mask", mask)
+            self.layers = nn.ModuleList(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True) for _ in range(2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in self.layers:
+                x = layer(x, src_mask=self.mask)
+            return x
+
+    network = Encoder().eval()
+    program = export(network, [SHAPE])
+    targets = [str(node.target) for node in program.graph.nodes]
+    assert "aten.scaled_dot_product_attention.default" not in targets
+    assert not any("fill" in target or "zeros" in target for target in targets)
+    for sample in samples():
+        torch.testing.assert_close(program.module()(*sample), network(*sample))
+
+
 def test_a_mask_that_leaves_a_query_nothing_stays() -> None:
     """Its result is 0, and that of a softmax NaN."""
     nothing = INFINITE.clone()

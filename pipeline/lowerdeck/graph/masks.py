@@ -70,6 +70,9 @@ def bound_masks(program: ExportedProgram) -> None:
                     _add_mask(program, node, values)
     if is_changed:
         program.graph.eliminate_dead_code()
+        for node in reversed([each for each in program.graph.nodes if each in values]):
+            if node.op == "call_function" and not node.users:  # left because it writes
+                program.graph.erase_node(node)
 
 
 def behind_masks(prepared: torch.fx.GraphModule) -> set[Node]:
@@ -137,10 +140,14 @@ def constants(program: ExportedProgram) -> dict[Node, Callable[[], Any]]:
 
 
 def _is_function(node: Node) -> bool:
-    """Whether it calls an operator that returns one tensor, always the same, and writes to none."""
+    """Whether it calls an operator that returns one tensor, always the same, and writes to none that others read."""
     if not isinstance(node.target, torch._ops.OpOverload) or not isinstance(node.meta.get("val"), torch.Tensor):
         return False
-    return torch.Tag.nondeterministic_seeded not in node.target.tags and not node.target._schema.is_mutable
+    if node.target._schema.is_mutable:  # as torch.nn.MultiheadAttention fills in masks
+        written = node.all_input_nodes[0]
+        is_in_place = node.args[0] is written and node.target._schema.name.endswith("_")
+        return is_in_place and written.op == "call_function" and len(written.users) == 1
+    return torch.Tag.nondeterministic_seeded not in node.target.tags
 
 
 def _stored(program: ExportedProgram, target: str) -> Any:
