@@ -108,3 +108,29 @@ def test_writes_beside_a_mask_stay() -> None:
 
     for sample in samples():
         torch.testing.assert_close(export(Writing(), [SHAPE]).module()(*sample), Writing()(*sample))
+
+
+def test_masks_that_are_written_are_no_constants() -> None:
+    """Assigned by slices, and one that follows the model's state: what they were before is not what they are."""
+
+    class Assigned(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            mask = torch.full((8, 8), -torch.inf)
+            mask[:, :3] = 0
+            return (x @ x.transpose(1, 2) + mask[None]).softmax(-1)
+
+    class Decoder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.position: torch.Tensor
+            self.register_buffer("position", torch.full((1,), 3.0))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.position.add_(1)
+            mask = (torch.arange(8) < self.position)[None]
+            return F.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None], attn_mask=mask)
+
+    for network in (Assigned, Decoder):
+        program, ours = export(network().eval(), [SHAPE]).module(), network().eval()
+        for sample in samples():
+            torch.testing.assert_close(program(*sample), ours(*sample))

@@ -128,10 +128,12 @@ def constants(program: ExportedProgram) -> dict[Node, Callable[[], Any]]:
     """The nodes that depend on no input and no state, each with a function that computes its value."""
     signature = program.graph_signature
     stored = {**signature.inputs_to_buffers, **signature.inputs_to_lifted_tensor_constants}
-    state = set(signature.buffers_to_mutate.values())
+    state, written = set(signature.buffers_to_mutate.values()), _written(program.graph)
     found: dict[Node, Callable[[], Any]] = {}
     for node in program.graph.nodes:
         target = stored.get(node.name)
+        if node in written:
+            continue
         if target is not None and target not in state:
             found[node] = partial(_stored, program, target)
         elif _is_function(node) and found.keys() >= set(node.all_input_nodes):
@@ -143,11 +145,39 @@ def _is_function(node: Node) -> bool:
     """Whether it calls an operator that returns one tensor, always the same, and writes to none that others read."""
     if not isinstance(node.target, torch._ops.OpOverload) or not isinstance(node.meta.get("val"), torch.Tensor):
         return False
-    if node.target._schema.is_mutable:  # as torch.nn.MultiheadAttention fills in masks
-        written = node.all_input_nodes[0]
-        is_in_place = node.args[0] is written and node.target._schema.name.endswith("_")
-        return is_in_place and written.op == "call_function" and len(written.users) == 1
+    if node.target._schema.is_mutable:
+        return _fills_its_own(node)
     return torch.Tag.nondeterministic_seeded not in node.target.tags
+
+
+def _fills_its_own(node: Node) -> bool:
+    """Whether it writes to a new tensor that nothing else reads, as torch.nn.MultiheadAttention fills in masks."""
+    made = node.args[0] if node.args else None
+    if not isinstance(made, torch.fx.Node) or not isinstance(made.target, torch._ops.OpOverload):
+        return False
+    is_in_place = node.target._schema.name.endswith("_")  # type: ignore[union-attr]
+    return is_in_place and not _shares_memory(made) and len(made.users) == 1
+
+
+def _shares_memory(node: Node) -> bool:
+    """Whether its result may be part of its first argument."""
+    return any(each.alias_info is not None for each in node.target._schema.returns)  # type: ignore[union-attr]
+
+
+def _written(graph: torch.fx.Graph) -> set[Node]:
+    """The nodes whose values another one writes to, also through views of them, such as state and `mask[0] = 0`."""
+    found: set[Node] = set()
+    for node in graph.nodes:
+        is_operator = isinstance(node.target, torch._ops.OpOverload)
+        if not is_operator or not node.target._schema.is_mutable or _fills_its_own(node):
+            continue
+        waiting = list(node.all_input_nodes)
+        while waiting:
+            source = waiting.pop()
+            found.add(source)
+            if isinstance(source.target, torch._ops.OpOverload) and _shares_memory(source):
+                waiting.extend(source.all_input_nodes[:1])
+    return found
 
 
 def _stored(program: ExportedProgram, target: str) -> Any:
