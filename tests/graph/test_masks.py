@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lowerdeck.graph.masks import MASKED
+from lowerdeck.graph.masked_scores import MASKED
 from lowerdeck.steps.export import export
 
 SHAPE = [1, 8, 16]

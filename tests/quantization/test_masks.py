@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
 
 import pytest
 import torch
@@ -12,12 +13,19 @@ from benchmarks.in_turns import create
 from benchmarks.networks import lowered
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.quantization import QuantizationScheme
-from lowerdeck.evaluation.quantization_error import sqnr_db
+from lowerdeck.contracts.samples import Sample
+from lowerdeck.evaluation.layerwise_sqnr import compare_layers
+from lowerdeck.evaluation.quantization_error import IDENTICAL_DB, sqnr_db
 from lowerdeck.quantization.fallback import quantizer_of
 from lowerdeck.steps.calibrate import calibrate
 from lowerdeck.steps.export import export
 from lowerdeck.steps.quantize import quantize
 from tests.marks import quick_first
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+    from lowerdeck.contracts.samples import Split
 
 SHAPE = [1, 8, 16]
 LATER = torch.ones(8, 8).triu(1).bool()
@@ -50,15 +58,20 @@ def samples() -> list[tuple[torch.Tensor, ...]]:
     return [(torch.randn(SHAPE, generator=generator),) for _ in range(8)]
 
 
-def quantized(network: nn.Module, target: str) -> nn.Module:
+def quantized(network: nn.Module, target: str) -> ExportedProgram:
     backend = create(target)
     observing, converting = (quantizer_of(backend, QuantizationScheme(name="int8")) for _ in range(2))
     assert observing is not None
     assert converting is not None
     state = calibrate(export(network, [SHAPE]), observing, samples(), 8)
-    module = quantize(export(network, [SHAPE]), converting, state)[0].module(check_guards=False)
-    assert isinstance(module, nn.Module)
-    return module
+    return quantize(export(network, [SHAPE]), converting, state)[0]
+
+
+def outputs(program: ExportedProgram) -> torch.Tensor:
+    """The first output for every sample."""
+    module = program.module(check_guards=False)
+    found = [module(*sample) for sample in samples()]
+    return torch.stack([each[0] if isinstance(each, tuple) else each for each in found])
 
 
 @pytest.mark.parametrize("target", quick_first(["neutron_imxrt700", "xnnpack_cpu", "ethos_u55_128", "cortex_m55"]))
@@ -66,8 +79,7 @@ def quantized(network: nn.Module, target: str) -> nn.Module:
 def test_a_mask_leaves_the_scores_their_steps(mask: str, target: str) -> None:
     """Infinity in a range left 3 to 18 dB of the result, and the smallest float32 made LiteRT end the process."""
     network = Attention(MASKS[mask]).eval()
-    module = quantized(network, target)
-    wanted, found = (torch.stack([each(*sample) for sample in samples()]) for each in (network, module))
+    wanted, found = torch.stack([network(*sample) for sample in samples()]), outputs(quantized(network, target))
     assert sqnr_db(float(wanted.square().sum()), float((wanted - found).square().sum())) > 25
 
 
@@ -92,9 +104,20 @@ def test_values_as_low_as_a_mask_elsewhere_keep_their_range() -> None:
             return x, self.attention(x / 5e3)
 
     network = Raw().eval()
-    module = quantized(network, "ethos_u55_128")
-    wanted, found = (torch.stack([each(*sample)[0] for sample in samples()]) for each in (network, module))
+    wanted, found = torch.stack([network(*each)[0] for each in samples()]), outputs(quantized(network, "ethos_u55_128"))
     assert sqnr_db(float(wanted.square().sum()), float((wanted - found).square().sum())) > 25
+
+
+@pytest.mark.parametrize("target", quick_first(["neutron_imxrt700", "xnnpack_cpu", "ethos_u55_128", "cortex_m55"]))
+@pytest.mark.parametrize("mask", quick_first([name for name in MASKS if name != "by the scores"]))
+def test_layers_are_compared_by_what_a_mask_keeps(mask: str, target: str) -> None:
+    """-1e4 against what stands for it in int8 made a masked addition the worst layer of every report, with 0 dB."""
+    network = Attention(MASKS[mask]).eval()
+    exported, program = export(network, [SHAPE]), quantized(network, target)
+    split = [Sample(inputs=inputs, label=None, digest="") for inputs in samples()]
+    layers = compare_layers(exported, program, cast("Split", split), range(8))
+    assert "aten.linear.default" in {layer.operator for layer in layers}
+    assert all(25 < layer.sqnr_db < IDENTICAL_DB for layer in layers), layers
 
 
 def test_infinity_that_would_be_quantized_is_refused_with_its_module() -> None:

@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.export.graph_signature import InputKind
 
 from lowerdeck.contracts.evaluation import LayerMetrics, OutputSpec
 from lowerdeck.contracts.samples import Split
 from lowerdeck.evaluation.quantization_error import sqnr_db
 from lowerdeck.graph.io_boundary import output_nodes
+from lowerdeck.graph.masked_scores import IS_MASKED, behind_masks
 from lowerdeck.graph.modules import module_path
 from lowerdeck.graph.node_origins import float_node
 from lowerdeck.graph.node_values import NodeValues
@@ -58,8 +60,8 @@ def compare_layers(
     """SQNR of every integer tensor of the quantized program, worst first.
 
     A tensor is compared after its quantization. Where one node of the float program became several, the last one is
-    compared. Weights and tensors without provenance are left out. In a program that was traced again (`float16`, 4-bit
-    weights), every operator's result is compared.
+    compared. Weights, tensors without provenance, and scores that a mask leaves out are not compared. In a program that
+    was traced again (`float16`, 4-bit weights), every operator's result is compared.
 
     Args:
         exported: The float ATen program.
@@ -73,13 +75,16 @@ def compare_layers(
     reference = NodeValues(exported, {pair.folded for pair in pairs})
     actual = NodeValues(quantized, {pair.dequantize for pair in pairs})
     signal, noise = [0.0] * len(pairs), [0.0] * len(pairs)
+    masked = {node.name for node in behind_masks(exported)}
     for sample in samples:
         inputs = split[sample].inputs
         expected, found = reference(inputs), actual(inputs)
         for index, pair in enumerate(pairs):
-            wanted = expected[pair.folded].double()
+            wanted, got = expected[pair.folded].double(), found[pair.dequantize].double()
+            if pair.folded in masked:
+                wanted, got = wanted[wanted > IS_MASKED], got[wanted > IS_MASKED]
             signal[index] += float(wanted.square().sum())
-            noise[index] += float((wanted - found[pair.dequantize].double()).square().sum())
+            noise[index] += float((wanted - got).square().sum())
     layers = [
         LayerMetrics(
             node=pair.source.name,
@@ -112,7 +117,8 @@ def _output_spec(name: str, node: Any) -> OutputSpec:
 def _pairs(exported: ExportedProgram, quantized: ExportedProgram) -> list[_Pair]:
     """The tensors that can be compared, in the order of the quantized program."""
     originals = {node.name: node for node in exported.graph.nodes}
-    parameters = exported.graph_signature.inputs_to_parameters | exported.graph_signature.inputs_to_buffers
+    signature = exported.graph_signature
+    stored = {spec.arg.name for spec in signature.input_specs if spec.kind is not InputKind.USER_INPUT}
     computing = (node for node in quantized.graph.nodes if not _calls(node, STATIC_QUANTIZE, STATIC_DEQUANTIZE))
     remaining = {float_node(node) for node in computing}
     pairs: dict[str, _Pair] = {}
@@ -122,7 +128,7 @@ def _pairs(exported: ExportedProgram, quantized: ExportedProgram) -> list[_Pair]
         # The nodes of some quantizers lack provenance; their inputs have it.
         source = originals.get(float_node(node) or float_node(node.args[0]) or "")
         dequantize = next((user for user in node.users if _calls(user, STATIC_DEQUANTIZE)), None)
-        if source is None or dequantize is None or source.name in parameters:
+        if source is None or dequantize is None or source.name in stored:
             continue
         folded = _folded_into(source, remaining)
         if _shape(folded) == _shape(dequantize):

@@ -15,39 +15,16 @@ from executorch.backends.transforms.utils import create_constant_placeholder
 from torch.export.graph_signature import InputKind
 from torch.fx.node import map_arg
 
+from lowerdeck.graph.masked_scores import HANDING_ON, MASKED, OPERANDS, packet_of
+
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
     from torch.fx import Node
 
 _aten = torch.ops.aten
-MASKED = -1e4
-"""exp(-1e4) is zero in float32, and the number exists in float16. Masks of BERT have had it for this reason."""
-IS_MASKED = MASKED / 2
-"""Scores that are less belong to what is masked."""
 _NO_FACTOR = -1e30
 """A product with less is a mask, because factors other than 0 and 1 would be infinite; -1e5 may be a temperature."""
 _SOFTMAX = (_aten.softmax.int, _aten._softmax.default)
-_HANDING_ON = (
-    *(_aten.view, _aten.reshape, _aten._unsafe_view, _aten.flatten, _aten.unflatten, _aten.expand, _aten.repeat),
-    *(_aten.unsqueeze, _aten.squeeze, _aten.transpose, _aten.permute, _aten.slice, _aten.select, _aten.clone),
-    *(_aten.contiguous, _aten.to, _aten._to_copy, _aten.alias, _aten.detach, _aten.detach_, _aten.dropout),
-    *(_aten.lift_fresh_copy, _aten.expand_as, _aten.view_as, _aten.type_as),
-)
-"""Operators whose results are elements of their first argument."""
-_OPERANDS = {
-    _aten.add: (0, 1),
-    _aten.masked_fill: (0, 2),
-    _aten.where: (1, 2),
-    _aten.full: (1,),
-    _aten.full_like: (1,),
-    _aten.new_full: (2,),
-    _aten.scalar_tensor: (0,),
-    _aten.mul: (1,),
-}
-"""Where an operator has the values that it hands on, or the number that stands for what is masked."""
-_EXPONENTIAL = (_aten.softmax, _aten._softmax, _aten.exp)
-_OF_SCORES = (*_HANDING_ON, *_OPERANDS, _aten.sub, _aten.amax)
-"""Operators between a mask and a softmax, or what backends decompose one into."""
 
 
 def bound_masks(program: ExportedProgram) -> None:
@@ -60,8 +37,8 @@ def bound_masks(program: ExportedProgram) -> None:
         if node in values:
             is_changed |= _bound_constant(program, node, values)
             continue
-        most = _NO_FACTOR if _packet(node) is _aten.mul else MASKED
-        for position in _OPERANDS.get(_packet(node), ()):
+        most = _NO_FACTOR if packet_of(node) is _aten.mul else MASKED
+        for position in OPERANDS.get(packet_of(node), ()):
             value = node.args[position] if position < len(node.args) else None
             if isinstance(value, (int, float)) and value <= most:
                 node.update_arg(position, MASKED)
@@ -75,45 +52,18 @@ def bound_masks(program: ExportedProgram) -> None:
                 program.graph.erase_node(node)
 
 
-def behind_masks(prepared: torch.fx.GraphModule) -> set[Node]:
-    """The nodes of a prepared model between bounded masks, which belong to them, and a softmax."""
-    scores: set[Node] = set()
-    waiting = [each for node in prepared.graph.nodes if _packet(node) in _EXPONENTIAL for each in node.all_input_nodes]
-    while waiting:
-        node = waiting.pop()
-        if node not in scores and (node.op in ("get_attr", "call_module") or _packet(node) in _OF_SCORES):
-            scores.add(node)
-            waiting.extend(node.all_input_nodes)
-    found: set[Node] = set()
-    for node in [each for each in prepared.graph.nodes if each in scores]:
-        is_mask = MASKED in [each for each in node.args if isinstance(each, float)]
-        if node.op == "get_attr":
-            value = _attribute(prepared, str(node.target))
-            is_mask = value is not None and value.is_floating_point() and bool((value == MASKED).any())
-        if is_mask or not found.isdisjoint(node.all_input_nodes):
-            found.add(node)
-    return found
-
-
-def _attribute(module: torch.fx.GraphModule, name: str) -> torch.Tensor | None:
-    value: Any = module
-    for part in name.split("."):
-        value = getattr(value, part)
-    return value if isinstance(value, torch.Tensor) else None
-
-
 def _only_seen_by_softmax(graph: torch.fx.Graph, constants: Collection[Node]) -> list[Node]:
     """Nodes whose values nothing but softmax reads, as they are or as part of others of these nodes."""
     reached: set[Node] = set()
     waiting = [node.args[0] for node in graph.nodes if node.target in _SOFTMAX]
     while waiting:
         node = waiting.pop()
-        packet = _packet(node)
-        is_known = node in constants or packet in _OPERANDS or packet in _HANDING_ON
+        packet = packet_of(node)
+        is_known = node in constants or packet in OPERANDS or packet in HANDING_ON
         if not isinstance(node, torch.fx.Node) or node in reached or not is_known:
             continue
         reached.add(node)
-        positions: Sequence[int] = (0,) if packet in _HANDING_ON else _OPERANDS.get(packet, ())
+        positions: Sequence[int] = (0,) if packet in HANDING_ON else OPERANDS.get(packet, ())
         if node in constants:
             continue
         waiting.extend(node.args[position] for position in positions if position < len(node.args))
@@ -216,9 +166,3 @@ def stored_constant(program: ExportedProgram, name: str, value: torch.Tensor) ->
     with graph.inserting_before(next(each for each in graph.nodes if each.op == "placeholder")):
         made: Node = create_constant_placeholder(program, graph, name, InputKind.CONSTANT_TENSOR, value)
     return made
-
-
-def _packet(node: Any) -> Any:
-    """The operator that a node calls, without its overload; None for anything else."""
-    target = node.target if isinstance(node, torch.fx.Node) else None
-    return target.overloadpacket if isinstance(target, torch._ops.OpOverload) else None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torchao.quantization.pt2e import FakeQuantizeBase, ObserverBase
 
-from lowerdeck.graph.masks import IS_MASKED, behind_masks
+from lowerdeck.graph.masked_scores import IS_MASKED, behind_masks
 from lowerdeck.quantization.ranges import constant_values, constants, observer_nodes
 
 if TYPE_CHECKING:

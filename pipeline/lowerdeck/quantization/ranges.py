@@ -13,7 +13,7 @@ import torch
 
 from lowerdeck.contracts.quantization import ObservedRange
 from lowerdeck.evaluation.quantization_error import sqnr_db
-from lowerdeck.graph.masks import IS_MASKED, behind_masks
+from lowerdeck.graph.masked_scores import IS_MASKED, behind_masks
 from lowerdeck.graph.modules import module_path
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from lowerdeck.compat.terminal import progress_bar
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.quantization import ObserverState
 from lowerdeck.contracts.samples import Split, finite_sample
-from lowerdeck.graph.masks import behind_masks
+from lowerdeck.graph.masked_scores import behind_masks
 from lowerdeck.graph.memory_formats import memory_format_of, to_memory_format
 from lowerdeck.graph.state import initial_state
 from lowerdeck.quantization.pt2e import observer_state, prepare, replace_parameters
