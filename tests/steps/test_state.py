@@ -72,6 +72,41 @@ class Average(nn.Module):
         return scores
 
 
+class Echo(nn.Module):
+    """A recurrent layer that returns its new state, and does not save it: float32 [1 x 8] -> [1 x 8]."""
+
+    shape = (1, 8)
+    state: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+        self.register_buffer("state", torch.zeros(1, 8), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        state = torch.tanh(self.layer(x) + self.state)
+        self.state.copy_(state)
+        return state
+
+
+class OneStep(nn.Module):
+    """A GRU that gets one step at a time: float32 [1 x 1 x 8] -> [1 x 1 x 4]."""
+
+    shape = (1, 1, 8)
+    state: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.recurrent, self.head = nn.GRU(8, 8, batch_first=True), nn.Linear(8, 4)
+        self.register_buffer("state", torch.zeros(1, 1, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        steps, state = self.recurrent(x, self.state)
+        self.state.copy_(state)
+        scores: torch.Tensor = self.head(steps)
+        return scores
+
+
 def built(network: nn.Module, target: str, folder: Path, *, quantized: bool = True) -> tuple[FloatProgram, Any, Any]:
     """The `.pte` on this host, the program that it was lowered from and the samples."""
     backend = backend_for(yaml.safe_load((REPOSITORY / "conf" / "target" / f"{target}.yaml").read_text()))
@@ -103,9 +138,14 @@ def built(network: nn.Module, target: str, folder: Path, *, quantized: bool = Tr
     return program, read_program(file), samples
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("network", [Ring, Average])
+@pytest.mark.parametrize(
+    ("network", "target"),
+    [
+        *(pytest.param(network, target, marks=pytest.mark.slow) for network in (Ring, Average) for target in TARGETS),
+        *(pytest.param(Echo, target, marks=pytest.mark.slow) for target in TARGETS[:2]),
+        *((network, "neutron_imxrt700") for network in (Echo, OneStep)),
+    ],
+)
 def test_state_lasts_from_call_to_call(
     network: Callable[[], nn.Module], target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,6 +229,29 @@ def test_evaluation_starts_every_sample_with_the_initial_state(tmp_path: Path, m
         for sample in samples:
             assert torch.allclose(program.first_call(*sample)[0], run(sample)[0], atol=1e-5)
     assert not torch.allclose(program(*samples[-1])[0], run(samples[-1])[0], atol=1e-5)
+
+
+def test_buffers_that_the_model_does_not_save_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NXP's partitioner ended with a KeyError: positions of transformers are such buffers."""
+
+    class Positions(nn.Module):
+        shape = (1, 4, 8)
+        positions: torch.Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.layer = nn.Embedding(20, 8), nn.Linear(8, 8)
+            self.register_buffer("positions", torch.arange(4)[None], persistent=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            scores: torch.Tensor = self.layer(x + self.table(self.positions + x.argmax(-1)))
+            return scores
+
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    model = Positions().eval()
+    program, _, samples = built(model, "neutron_imxrt700", tmp_path)
+    assert all(torch.allclose(program(*sample)[0], model(*sample), atol=0.05) for sample in samples)
 
 
 def test_a_stream_keeps_its_state_from_call_to_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import operator
 from typing import TYPE_CHECKING
 
 import torch
+from torch.export.graph_signature import InputKind
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -24,6 +25,15 @@ def initial_state(program: ExportedProgram) -> dict[str, torch.Tensor]:
     written = dict.fromkeys(program.graph_signature.buffers_to_mutate.values())
     stored = {**program.constants, **program.state_dict}
     return {name: stored[name] for name in written}
+
+
+def store_buffers(program: ExportedProgram) -> None:
+    """Keep the buffers that the model does not save (persistent=False) where backends look for all buffers."""
+    for spec in program.graph_signature.input_specs:
+        if spec.kind is InputKind.BUFFER and spec.persistent is False:
+            assert spec.target is not None, "a buffer has a name"
+            program.state_dict[spec.target] = program.constants.pop(spec.target)
+            spec.persistent = True
 
 
 def without_hidden_writes(program: ExportedProgram) -> ExportedProgram:

@@ -13,7 +13,7 @@ from lowerdeck.graph.export_checks import check_operators, check_outputs, check_
 from lowerdeck.graph.masks import bound_masks
 from lowerdeck.graph.maximum_indices import separate_maximum_indices
 from lowerdeck.graph.recurrent_layers import RecurrentAsLinear
-from lowerdeck.graph.state import without_hidden_writes
+from lowerdeck.graph.state import store_buffers, without_hidden_writes
 
 if TYPE_CHECKING:
     import torch
@@ -40,6 +40,7 @@ def trace(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...], dynamic_shap
     check_operators(traced)
     check_real(traced)
     traced = outputs.with_plain_containers(traced)
+    store_buffers(traced)
     fix_adaptive_max_pooling(traced)
     einsum_as_products(traced)
     separate_maximum_indices(traced)

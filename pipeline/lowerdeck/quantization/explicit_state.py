@@ -34,6 +34,7 @@ def without_buffers(program: ExportedProgram) -> torch.fx.GraphModule:
     written = {str(copy.args[0].target): copy for copy in graph.find_nodes(op="call_function", target=_COPY)}
     new_state = [written[name].args[1] for name in state]
     for copy in written.values():
+        copy.replace_all_uses_with(copy.args[1])  # the program may return its state, too
         graph.erase_node(copy)
     last_input = graph.find_nodes(op="placeholder")[-1]
     for number, (name, value) in enumerate(state.items()):

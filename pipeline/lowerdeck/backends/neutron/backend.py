@@ -23,6 +23,7 @@ from lowerdeck.delegation.exclusion import is_operator_name
 from lowerdeck.registry import import_paths, signatures
 
 if TYPE_CHECKING:
+    import torch
     from executorch.exir import EdgeProgramManager
     from torch.export import ExportedProgram
     from torchao.quantization.pt2e.quantizer import Quantizer
@@ -251,4 +252,24 @@ def _remove_additional_clusters(manager: EdgeProgramManager) -> EdgeProgramManag
         RemoveAdditionalQDQClustersPass,
     )
 
+    _dequantize_for_others(manager.exported_program().graph)
     return manager.transform(NeutronEdgePassManager([RemoveAdditionalQDQClustersPass()]))
+
+
+def _dequantize_for_others(graph: torch.fx.Graph) -> None:
+    """Give a dequantize node to those that read a cluster's from outside of it.
+
+    When NXP's pass removes a cluster, they would read integers instead: the write of a state, for example.
+    """
+    from executorch.backends.nxp.neutron_partitioner import QDQClusterRecognizer
+
+    recognizer = QDQClusterRecognizer()
+    recognizer.tag_qdq_clusters(list(graph.nodes))
+    for cluster in recognizer.cluster_map.values():
+        for node in filter(recognizer.is_dequant_node, cluster.ops):
+            outside = [user for user in node.users if user not in cluster.ops]
+            if outside and len(outside) < len(node.users):
+                with graph.inserting_after(node):
+                    other = graph.node_copy(node)
+                for user in outside:
+                    user.replace_input_with(node, other)
