@@ -5,6 +5,7 @@ convolutions, in the branches of a residual or a concatenation. A number makes t
 
     python -m benchmarks.networks --networks 20 --seed 2000
     python -m benchmarks.networks --networks 1 --seed 2007 ethos_u55_128     # network 2007 alone
+    python -m benchmarks.networks --scheme int16x8 --fallback cortex_m55 ethos_u55_128
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from torch.nn import functional as F
 
 if TYPE_CHECKING:
     from lowerdeck.contracts.backends import Backend
+    from lowerdeck.contracts.quantization import QuantizationScheme
 
 TARGETS = ("xnnpack_cpu", "neutron_imxrt700", "ethos_u55_128", "ethos_u85_256", "cortex_m55")
 VERDICTS = ("right", "refused", "wrong", "crashed")
@@ -431,7 +433,9 @@ class Build:
         return f"{self.network} {self.target} {self.verdict}: {self.detail}"
 
 
-def build(number: int, target: str, backend: Backend, spread: float = 1.5) -> Build:
+def build(
+    number: int, target: str, backend: Backend, spread: float = 1.5, scheme: QuantizationScheme | None = None
+) -> Build:
     """Lower network `number`, and compare what its `.pte` computes with the quantized program, on unseen inputs.
 
     Args:
@@ -439,6 +443,7 @@ def build(number: int, target: str, backend: Backend, spread: float = 1.5) -> Bu
         target: Name of the target, for the result.
         backend: The target's.
         spread: Standard deviation of the inputs.
+        scheme: Of the quantization; the default is int8.
     """
     from lowerdeck.contracts.errors import LowerdeckError
 
@@ -446,7 +451,7 @@ def build(number: int, target: str, backend: Backend, spread: float = 1.5) -> Bu
         network = Network(number).eval()
         generator = torch.Generator().manual_seed(number)
         drawn = [(spread * torch.randn(network.shape, generator=generator),) for _ in range(_SAMPLES)]
-        verdict, detail = lowered(network, drawn, backend)
+        verdict, detail = lowered(network, drawn, backend, scheme)
     except LowerdeckError as error:
         verdict, detail = "refused", " ".join(str(error).split())
     except Exception as error:  # what must not happen: told apart from what is refused
@@ -455,13 +460,16 @@ def build(number: int, target: str, backend: Backend, spread: float = 1.5) -> Bu
     return Build(number, target, verdict, detail)
 
 
-def lowered(network: nn.Module, drawn: Sequence[tuple[Tensor, ...]], backend: Backend) -> tuple[str, str]:
+def lowered(
+    network: nn.Module, drawn: Sequence[tuple[Tensor, ...]], backend: Backend, scheme: QuantizationScheme | None = None
+) -> tuple[str, str]:
     """Whether the `.pte` of a network is right or wrong, and what was delegated, measured and reported.
 
     Args:
         network: Takes tensors, without batches.
         drawn: Its inputs; the last few are not for calibration.
         backend: To lower to.
+        scheme: Of the quantization; the default is int8.
 
     Raises:
         Exception: whatever a build raises; a LowerdeckError where it refuses.
@@ -470,33 +478,20 @@ def lowered(network: nn.Module, drawn: Sequence[tuple[Tensor, ...]], backend: Ba
     from lowerdeck.conformance.partitions import boundary_values, twins_by_payload
     from lowerdeck.conformance.programs import program_errors
     from lowerdeck.contracts.conformance import ConformanceSettings
-    from lowerdeck.contracts.quantization import QuantizationScheme
     from lowerdeck.formats import pt2
-    from lowerdeck.quantization.fallback import quantizer_of
     from lowerdeck.runtime.floats import FloatProgram
     from lowerdeck.runtime.loading import open_made_program
-    from lowerdeck.steps.calibrate import calibrate
     from lowerdeck.steps.convert_conforming import convert_conforming
-    from lowerdeck.steps.export import export
     from lowerdeck.steps.partition import partition_conforming
-    from lowerdeck.steps.quantize import quantize
 
     known, fresh = drawn[:-_FRESH_SAMPLES], drawn[-_FRESH_SAMPLES:]
 
-    def exported() -> torch.export.ExportedProgram:
-        dtypes = [str(each.dtype).removeprefix("torch.") for each in drawn[0]]
-        return export(network, [list(each.shape) for each in drawn[0]], (), backend.memory_format, dtypes)
-
-    observing, converting = (quantizer_of(backend, QuantizationScheme(name="int8")) for _ in range(2))
-    if observing is None or converting is None:
-        raise ValueError("the backend does not quantize")
-    state = calibrate(exported(), observing, known, len(known))
     said: list[str] = []
     with tempfile.TemporaryDirectory() as folder, chdir(folder):
         file, work = Path(folder, "quantized.pt2"), Path(folder, "work")
         work.mkdir()
         with file.open("wb") as opened_file:
-            pt2.save(quantize(exported(), converting, state)[0], opened_file)
+            pt2.save(_quantized(network, known, backend, scheme), opened_file)
         quantized = pt2.load(file)
         made = partition_conforming(lambda: pt2.load(file), backend, known, ConformanceSettings(), said.append)
         write_edge_program(made.program, made.edge_config)
@@ -516,19 +511,45 @@ def lowered(network: nn.Module, drawn: Sequence[tuple[Tensor, ...]], backend: Ba
     return ("right" if worst.excess <= _MOST_ADDED_UP else "wrong"), " ".join(detail.split())
 
 
-def builds(number: int, targets: Sequence[str]) -> Iterator[Build]:
+def _quantized(
+    network: nn.Module, known: Sequence[tuple[Tensor, ...]], backend: Backend, scheme: QuantizationScheme | None
+) -> torch.export.ExportedProgram:
+    from lowerdeck.contracts.quantization import QuantizationScheme
+    from lowerdeck.quantization.annotation import scheme_quantizer
+    from lowerdeck.quantization.quantize_model import quantize_model
+    from lowerdeck.steps.calibrate import calibrate
+    from lowerdeck.steps.export import export
+    from lowerdeck.steps.quantize import quantize
+
+    def exported() -> torch.export.ExportedProgram:
+        dtypes = [str(each.dtype).removeprefix("torch.") for each in known[0]]
+        return export(network, [list(each.shape) for each in known[0]], (), backend.memory_format, dtypes)
+
+    scheme = scheme or QuantizationScheme(name="int8")
+    observing, converting = (scheme_quantizer(backend, scheme) for _ in range(2))
+    if observing is None or converting is None:
+        return quantize_model(network, exported(), scheme)[0] if scheme.rebuilds_model else exported()
+    return quantize(exported(), converting, calibrate(exported(), observing, known, len(known)))[0]
+
+
+def builds(number: int, options: argparse.Namespace) -> Iterator[Build]:
     """The builds of one network, in this process."""
     from benchmarks.in_turns import create
+    from lowerdeck.contracts.quantization import QuantizationScheme
 
-    for target in targets:
-        yield build(number, target, create(target))
+    scheme = QuantizationScheme(name=options.scheme, group_size=options.group_size)
+    for target in options.targets:
+        yield build(number, target, create(target, options.fallback), scheme=scheme)
 
 
-def _in_own_process(number: int, targets: Sequence[str]) -> list[str]:
+def _in_own_process(number: int, options: argparse.Namespace) -> list[str]:
     """Lines of the builds of one network; a process that ends itself is a crash of the target that it was at."""
-    command = [sys.executable, "-m", "benchmarks.networks", "--networks", "1", "--seed", str(number), *targets]
+    chosen = [f"--scheme={options.scheme}", *([f"--fallback={options.fallback}"] if options.fallback else [])]
+    chosen += [f"--group-size={options.group_size}"] if options.group_size else []
+    command = [sys.executable, "-m", "benchmarks.networks", "--networks=1", f"--seed={number}", *chosen]
+    targets = options.targets
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIME_LIMIT_S)
+        done = subprocess.run([*command, *targets], capture_output=True, text=True, timeout=_TIME_LIMIT_S)
         output, why = done.stdout, f"ended with {done.returncode}: {done.stderr[-300:]}"
     except subprocess.TimeoutExpired as error:
         output, why = bytes(error.stdout or b"").decode(), f"no result within {_TIME_LIMIT_S} s"
@@ -546,16 +567,19 @@ def main() -> None:
         "--seed", type=int, default=0, metavar="S", help="the first one's number (default: %(default)s)"
     )
     parser.add_argument("--jobs", type=int, default=2, metavar="J", help="processes (default: %(default)s)")
+    parser.add_argument("--scheme", default="int8", help="of the quantization (default: %(default)s)")
+    parser.add_argument("--group-size", type=int, metavar="W", help="weights that share a scale, where the scheme asks")
+    parser.add_argument("--fallback", metavar="TARGET", help="Cortex-M that computes what is not delegated")
     arguments = parser.parse_args()
     numbers, verdicts = range(arguments.seed, arguments.seed + arguments.networks), Counter[str]()
     torch.set_num_threads(1)
     results: Iterator[list[str]]
     if len(numbers) == 1:
         print(f"{numbers[0]}: {Network(numbers[0])}", flush=True)
-        results = ([str(each)] for each in builds(numbers[0], arguments.targets))
+        results = ([str(each)] for each in builds(numbers[0], arguments))
     else:
         pool = ThreadPoolExecutor(arguments.jobs)
-        results = pool.map(lambda number: _in_own_process(number, arguments.targets), numbers)
+        results = pool.map(lambda number: _in_own_process(number, arguments), numbers)
     for line in (line for lines in results for line in lines):
         print(line, flush=True)
         verdicts[line.split(maxsplit=3)[2].rstrip(":")] += 1

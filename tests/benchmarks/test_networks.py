@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -69,5 +70,6 @@ def test_a_refusal_is_not_a_crash(monkeypatch: pytest.MonkeyPatch, error: Except
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("number", range(SEED, SEED + NETWORKS))
 def test_networks_are_right_or_refused(number: int) -> None:
-    made = list(builds(number, TARGETS))
+    options = argparse.Namespace(targets=TARGETS, scheme="int8", group_size=None, fallback=None)
+    made = list(builds(number, options))
     assert [str(each) for each in made if each.verdict not in ("right", "refused")] == []

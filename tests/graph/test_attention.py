@@ -52,6 +52,45 @@ def test_a_mask_of_the_model_stays_with_it() -> None:
     assert torch.equal(export(Masked(), [SHAPE]).module()(values), torch.zeros(SHAPE))
 
 
+def test_a_learned_bias_is_added() -> None:
+    """A table of relative positions, as in Swin: without products, all of the attention stays in float."""
+
+    class Biased(Attention):
+        def __init__(self) -> None:
+            super().__init__(is_causal=False)
+            self.table, self.last = nn.Parameter(torch.randn(11, 2)), 5
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            query, key, value = (part.unflatten(2, (2, 4)).transpose(1, 2) for part in self.parts(x).chunk(3, -1))
+            distance = torch.arange(6)[:, None] - torch.arange(6) + self.last
+            bias = self.table[distance].permute(2, 0, 1)
+            x = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
+            found: torch.Tensor = self.out(x.transpose(1, 2).flatten(2))
+            return found
+
+    network, values = Biased().eval(), torch.randn(SHAPE)
+    program = export(network, [SHAPE])
+    assert "aten.scaled_dot_product_attention.default" not in {str(node.target) for node in program.graph.nodes}
+    torch.testing.assert_close(program.module()(values), network(values))
+
+
+def test_views_of_the_result_do_not_depend_on_the_kernel() -> None:
+    """PyTorch chooses it, and with it the strides of the result, by whether gradients are on."""
+
+    class Viewed(Attention):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            query, key, value = (part.unflatten(2, (2, 4)).transpose(1, 2) for part in self.parts(x).chunk(3, -1))
+            mask = key[..., :1].transpose(2, 3)
+            x = F.scaled_dot_product_attention(query, key, value, attn_mask=mask.expand(1, 2, 6, 6))
+            found: torch.Tensor = self.out(x.transpose(1, 2).view(1, 6, 8))
+            return found
+
+    network, values = Viewed(is_causal=False).eval(), torch.randn(SHAPE)
+    with torch.no_grad():
+        expected = network(values)
+    torch.testing.assert_close(export(network, [SHAPE]).module()(values), expected)
+
+
 @pytest.mark.parametrize(
     ("target", "is_causal"),
     quick_first(

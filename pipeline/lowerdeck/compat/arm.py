@@ -54,6 +54,15 @@ TRACE_NODE = Replacement(
     "passes cast integers to float32, or give a kernel that type, which TOSA refuses.",
     is_addition=True,
 )
+FUSE_CONSECUTIVE_RESCALES = Replacement(
+    target="executorch.backends.arm._passes.fuse_consecutive_rescales_pass:FuseConsecutiveRescalesPass.call",
+    reason="Leaves out that a sum saturates where the next one begins with its scale, as with int16x8, whose smallest "
+    "scale most tensors have: a result beyond the range reaches the next operator as it is.",
+)
+ENSURE_UNIQUE_OUTPUTS = Replacement(
+    target="executorch.backends.arm._passes.ensure_unique_output_nodes_pass:EnsureUniqueOutputNodesPass.call",
+    reason="Copies results that are returned twice, but not inputs that are results, too: Vela refuses such graphs.",
+)
 MOVE_BEFORE_CONCATENATION = Replacement(
     target="executorch.backends.transforms.propagate_view_copy_permute_pass:"
     "PropagateViewCopyPermuteUpPass._maybe_split_upwards_cat_fanout",

@@ -175,7 +175,7 @@ def culprit_of(
 
 
 def uncompilable_pieces(
-    error: PartitionCompilationError, compiler: PieceCompiler, graph: Graph
+    error: PartitionCompilationError, compiler: PieceCompiler, graph: Graph, samples: Sequence[Values] = ()
 ) -> list[tuple[Unit, ...]]:
     """The smallest pieces of a partition that fail as the whole does; empty where none is to blame.
 
@@ -183,6 +183,7 @@ def uncompilable_pieces(
         error: How the partition failed to compile, or to execute.
         compiler: Compiles pieces of it.
         graph: The edge program's.
+        samples: For every sample the values of all nodes, to execute pieces on.
     """
 
     def fails(chosen: Sequence[Unit]) -> bool:
@@ -190,7 +191,7 @@ def uncompilable_pieces(
             lowered, partitions = compiler.compile(chosen)
             if isinstance(error, PartitionExecutionError):
                 (piece,) = subgraphs(lowered.exported_program().graph_module)
-                check_executes(piece, shared_twins(partitions))
+                check_executes(piece, shared_twins(partitions), samples, synthetic=False)
         except (OSError, MemoryError):  # as above
             raise
         except Exception as raised:  # whatever a library raises on a piece is only compared

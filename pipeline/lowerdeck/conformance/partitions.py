@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
@@ -147,22 +148,31 @@ def check_partition(
     return replace(best, kernels={name: each.worst for name, each in zip(programs, found, strict=True)})
 
 
-def check_executes(part: Subgraph, twins: SharedTwins) -> None:
-    """Execute a compiled partition on zeros, by its reference, if this host has something to execute it by.
+def check_executes(part: Subgraph, twins: SharedTwins, samples: Sequence[Values], *, synthetic: bool = True) -> None:
+    """Execute a compiled partition by its reference, if this host has something to execute it by.
 
     Args:
         part: The subgraph with the payload.
         twins: The program's host twins.
+        samples: For every sample the values of at least the part's inputs; zeros are tried, too.
+        synthetic: Whether to try inputs, too, that reach both ends of their ranges.
 
     Raises:
         PartitionExecutionError: its runtime or host twin fails on it.
     """
     if not part.is_static or (part.payload not in twins and missing_delegates({part.lowered.backend_id})):
         return
+    values = [node.meta["val"] for node in part.inputs]
+    tried = [[sample[name] for name in part.sources] for sample in samples]
+    if synthetic and tried and values:
+        last = part.synthetic_inputs(tried, _SEED)
+        with suppress(Exception):  # what the quantized program cannot execute, such as an index beyond a table
+            NodeValues(part.program, ())(last)
+            tried.append(last)
     try:
-        values = [node.meta["val"] for node in part.inputs]
-        zeros = (torch.zeros(value.shape, dtype=value.dtype) for value in values)
-        open_alone(part, twins)(*zeros)
+        program = open_alone(part, twins)
+        for given in ([torch.zeros(value.shape, dtype=value.dtype) for value in values], *tried):
+            program(*given)
     except (OSError, MemoryError):  # a full disk, for example, says nothing about operators
         raise
     except Exception as error:  # whatever a library raises on it

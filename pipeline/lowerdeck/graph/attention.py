@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from lowerdeck.graph.masked_scores import HANDING_ON, packet_of
 from lowerdeck.graph.masks import constants, stored_constant
 
 if TYPE_CHECKING:
@@ -27,9 +28,10 @@ def attention_as_products(program: ExportedProgram) -> None:
     One with a mask that depends on inputs stays: where a mask leaves nothing, the result is 0, and that of a softmax
     NaN.
     """
-    known = constants(program)
+    known = constants(program, may_be_trained=True)
     for node in program.graph.find_nodes(op="call_function", target=_aten.scaled_dot_product_attention.default):
         names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+        _reshape_behind(node)
         options = {**_DEFAULTS, **dict(zip(names, node.args, strict=False)), **node.kwargs}
         mask = options["attn_mask"]
         if not options["dropout_p"] and not options["enable_gqa"] and (mask is None or _leaves_something(known, mask)):
@@ -79,6 +81,20 @@ def _replace(
         attended = called(_aten.matmul.default, called(_aten.softmax.int, scores, -1), value)
     node.replace_all_uses_with(attended)
     graph.erase_node(node)
+
+
+def _reshape_behind(attended: Node) -> None:
+    """Let views of the result copy where they have to.
+
+    PyTorch has kernels whose results differ in their memory format, and chooses among them by whether gradients are on.
+    """
+    waiting, seen = [attended], set[Any]()
+    while waiting:
+        node = waiting.pop()
+        seen.add(node)
+        if node.target == _aten.view.default:
+            node.target = _aten.reshape.default
+        waiting.extend(user for user in node.users if packet_of(user) in HANDING_ON and user not in seen)
 
 
 def _later_positions(program: ExportedProgram, rows: int, columns: int) -> Node:

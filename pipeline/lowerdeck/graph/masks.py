@@ -74,10 +74,16 @@ def _only_seen_by_softmax(graph: torch.fx.Graph, constants: Collection[Node]) ->
     return [node for node in graph.nodes if node in hidden]
 
 
-def constants(program: ExportedProgram) -> dict[Node, Callable[[], Any]]:
-    """The nodes that depend on no input and no state, each with a function that computes its value."""
+def constants(program: ExportedProgram, *, may_be_trained: bool = False) -> dict[Node, Callable[[], Any]]:
+    """The nodes that depend on no input and no state, each with a function that computes its value.
+
+    Args:
+        program: An ATen program.
+        may_be_trained: Include those that depend on parameters, whose values quantization-aware training changes.
+    """
     signature = program.graph_signature
     stored = {**signature.inputs_to_buffers, **signature.inputs_to_lifted_tensor_constants}
+    stored |= signature.inputs_to_parameters if may_be_trained else {}
     state, written = set(signature.buffers_to_mutate.values()), _written(program.graph)
     found: dict[Node, Callable[[], Any]] = {}
     for node in program.graph.nodes:

@@ -41,6 +41,7 @@ def trace(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...], dynamic_shap
     check_real(traced)
     traced = outputs.with_plain_containers(traced)
     store_buffers(traced)
+    traced = without_hidden_writes(traced)
     fix_adaptive_max_pooling(traced)
     einsum_as_products(traced)
     separate_maximum_indices(traced)
@@ -48,4 +49,4 @@ def trace(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...], dynamic_shap
     bound_masks(traced)
     crop_by_slices(traced)
     outputs.rename_outputs(traced)
-    return without_hidden_writes(traced)
+    return traced

@@ -118,7 +118,12 @@ def convert_conforming(
         except PartitionCompilationError as error:
             report(str(error))
             pieces = PieceCompiler(manager, backend, folder / "pieces", faulty)
-            kept = _uncompilable(error, pieces, manager.exported_program().graph, plan)
+            program, tried = manager.exported_program(), list[Values]()
+            if isinstance(error, PartitionExecutionError):
+                tried += all_values(
+                    program, next(part for part in converted.replaced if part.nodes == error.nodes), samples
+                )
+            kept = _uncompilable(error, pieces, program.graph, tried, plan)
             if not kept or not may_exclude:
                 raise _not_compiled_error(error, kept, plan) from error
             faulty |= _on_cpu(kept, plan, report)
@@ -165,7 +170,7 @@ def _checked(
         try:
             checked.append((part, check_partition(part, converted.partitions, twins, values)))
         except Exception as error:  # a check that fails shows nothing about a program that can be executed
-            check_executes(part, twins)
+            check_executes(part, twins, values)
             what = str(error) if isinstance(error, LowerdeckError) else repr(error)
             unchecked.append(f"partition {part.tag} was not checked: {what}")
     for _, found in checked:
@@ -278,11 +283,15 @@ def _wrong_results(
 
 
 def _uncompilable(
-    error: PartitionCompilationError, pieces: PieceCompiler, graph: Graph, plan: DelegationPlan
+    error: PartitionCompilationError,
+    pieces: PieceCompiler,
+    graph: Graph,
+    samples: Sequence[Values],
+    plan: DelegationPlan,
 ) -> dict[str, Reason]:
     """The reason of every computing node that has to stay on the CPU because it is not compiled, or not executed."""
     found: dict[str, Reason] = {}
-    for units in uncompilable_pieces(error, pieces, graph):
+    for units in uncompilable_pieces(error, pieces, graph, samples):
         message = f"{_FAILS[type(error)]} it{_together(units)}: {error.failure}"
         reason = Reason(code=ReasonCode.NOT_COMPILED, message=message, check="convert")
         found |= dict.fromkeys(_cheapest(units, plan), reason)

@@ -175,10 +175,13 @@ class EthosU(Backend[Device, Options, FlavorOptions]):
     def compiling(self, workdir: Path) -> Iterator[list[CompiledPartition]]:
         """Run Vela for every partition in a separate process and folder; the TOSA graph becomes the host twin."""
 
+        from torch.fx.passes.infra.pass_base import PassResult
+
         from lowerdeck.backends.ethos_u import vela, vela_layers
         from lowerdeck.backends.ethos_u.activations import exact_fusing
         from lowerdeck.backends.ethos_u.concatenations import complete_concatenations
         from lowerdeck.backends.ethos_u.debug_info import debug_info, debug_reports
+        from lowerdeck.backends.ethos_u.handed_on import copy_what_is_handed_on
         from lowerdeck.backends.ethos_u.payload import scratch_bytes
         from lowerdeck.backends.ethos_u.traced_types import quantized_types
 
@@ -215,6 +218,8 @@ class EthosU(Backend[Device, Options, FlavorOptions]):
             arm.FUSE_QUANTIZED_ACTIVATION.active(exact_fusing()),
             arm.TRACE_NODE.active(quantized_types()),
             arm.MOVE_BEFORE_CONCATENATION.active(complete_concatenations()),
+            arm.ENSURE_UNIQUE_OUTPUTS.active(copy_what_is_handed_on()),
+            arm.FUSE_CONSECUTIVE_RESCALES.active(lambda _, graph_module: PassResult(graph_module, modified=False)),
             debug_info(self.options.debug_info, workdir / "debug"),
         ):
             yield compiled

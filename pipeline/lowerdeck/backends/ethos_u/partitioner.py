@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 import torch
+from executorch.backends.arm.constants import Q_OPS
 from executorch.backends.arm.ethosu import EthosUCompileSpec, EthosUPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
@@ -28,7 +29,7 @@ from lowerdeck.delegation.exclusion import (
     matches_aten_node,
     missing_kernel_error,
 )
-from lowerdeck.graph.nodes import operator_name
+from lowerdeck.graph.nodes import DELEGATION_TAG, operator_name
 from lowerdeck.graph.state import state_nodes
 from lowerdeck.registry import import_paths
 
@@ -65,19 +66,34 @@ def partition_hooks(options: Options) -> tuple[PartitionHook, ...]:
         assert preserves is not None, "Arm's partitioner always filters nodes"
         return operators, lambda node: preserves(node) and not matches_aten_node(node, options)
 
-    def partition_with_state_marked(decide: Partition, program: ExportedProgram) -> PartitionResult:
+    def partition_whole(decide: Partition, program: ExportedProgram) -> PartitionResult:
         for node in state_nodes(program):
             node.meta[_STATE] = True
-        return decide(program)
+        result = decide(program)
+        _quantize_results(program.graph, result.partition_tags)
+        return result
 
     return (
         PartitionHook(
             position=HookPosition.BACKEND,
-            partition=partition_with_state_marked,
+            partition=partition_whole,
             ops_to_not_decompose=preserve_delegated,
         ),
         mark_before_partition(options),
     )
+
+
+def _quantize_results(graph: torch.fx.Graph, tags: Container[str]) -> None:
+    """Let partitions quantize what they compute.
+
+    Arm's partitioner may propose the quantize node for the partition that reads it, and then leaves it to the CPU: the
+    program would expect floats from a partition that computes integers.
+    """
+    for node in graph.nodes:
+        if node.target in Q_OPS and DELEGATION_TAG not in node.meta:
+            tag = node.all_input_nodes[0].meta.get(DELEGATION_TAG)
+            if tag in tags:
+                node.meta[DELEGATION_TAG] = tag
 
 
 class _ExclusionCheck(OperatorSupportBase):
