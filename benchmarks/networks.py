@@ -537,7 +537,8 @@ def builds(number: int, options: argparse.Namespace) -> Iterator[Build]:
     from benchmarks.in_turns import create
     from lowerdeck.contracts.quantization import QuantizationScheme
 
-    scheme = QuantizationScheme(name=options.scheme, group_size=options.group_size)
+    granularity = "per_group" if options.group_size else "backend_default"
+    scheme = QuantizationScheme(name=options.scheme, weight_granularity=granularity, group_size=options.group_size)
     for target in options.targets:
         yield build(number, target, create(target, options.fallback), scheme=scheme)
 

@@ -11,6 +11,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from benchmarks.in_turns import create
+from benchmarks.networks import lowered
 from lowerdeck import backends
 from lowerdeck.artifacts.edge_programs import read_edge_program, write_edge_program
 from lowerdeck.conformance.partitions import twins_by_payload
@@ -258,3 +260,32 @@ def test_integers_of_16_bits_are_left_to_portable_kernels(tmp_path: Path) -> Non
     assert far.reason is not None
     assert far.reason.code is ReasonCode.DTYPE
     assert "int16" in far.reason.message
+
+
+class Lengths(nn.Module):
+    """Rows of a grey image divided by their lengths, of which some are zero: float32 [1 x 1 x 12 x 20] -> [1 x 4]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool, self.convolution = nn.AdaptiveAvgPool2d(4), nn.Conv2d(1, 20, 3, padding=1)
+        self.head = nn.Linear(20, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = nn.functional.relu6(self.convolution(torch.sqrt(self.pool(x).relu() + 1)))
+        scores: torch.Tensor = self.head(nn.functional.normalize(x, dim=-1).mean((2, 3)))
+        return scores
+
+
+@pytest.mark.parametrize("fallback", ["cortex_m55", None])
+def test_a_partition_that_fails_is_told_from_others(fallback: str | None) -> None:
+    """Operators of another one were searched, because they have the names that Arm's passes give.
+
+    With the fallback, its marks changed what Arm's partitioner takes, and the one channel of the image could not be
+    told from its width.
+    """
+    torch.manual_seed(0)
+    samples = [(torch.randn(1, 1, 12, 20),) for _ in range(8)]
+    verdict, detail = lowered(Lengths().eval(), samples, create("ethos_u55_128", fallback))
+    assert verdict == "right", detail
+    assert "stays on the CPU: aten_mul_tensor_1" in detail
+    assert "cannot be executed" not in detail

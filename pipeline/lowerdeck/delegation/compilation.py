@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from executorch.exir.backend.backend_details import BackendDetails
 from lowerdeck.contracts.errors import ConverterTimeoutError, LowerdeckError, PartitionCompilationError
 from lowerdeck.contracts.plan import DelegationPlan
 from lowerdeck.graph import library_errors
+from lowerdeck.graph.nodes import DELEGATION_TAG
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -69,11 +71,15 @@ def _compiled_program(error: BaseException) -> ExportedProgram | None:
 
 
 def _partition_of(program: ExportedProgram, plan: DelegationPlan) -> tuple[str, frozenset[str]]:
-    """Tag and nodes of the partition that `program` was made from; passes of a compiler may have renamed some nodes."""
+    """Tag and nodes of the partition that `program` was made from.
+
+    Passes of a compiler may have renamed nodes, so that others have their names now, and removed tags.
+    """
     compiled = {node.name for node in program.graph.nodes}
+    tagged = Counter(node.meta.get(DELEGATION_TAG) for node in program.graph.nodes)
     partitions: dict[str, set[str]] = {}
     for node in plan.nodes:
         if node.partition is not None:
             partitions.setdefault(node.partition, set()).add(node.name)
-    tag = max(partitions, key=lambda tag: len(partitions[tag] & compiled))
+    tag = max(partitions, key=lambda tag: (tagged[tag], len(partitions[tag] & compiled)))
     return tag, frozenset(partitions[tag])

@@ -15,11 +15,13 @@ from lowerdeck.contracts.partition_hooks import (
     PreserveOperators,
 )
 from lowerdeck.delegation.exclusion import marks_hidden
+from lowerdeck.graph.nodes import MARK_OF_LIBRARY
 
 if TYPE_CHECKING:
     import torch
     from executorch.exir.backend.partitioner import Partitioner, PartitionResult
     from torch.export import ExportedProgram
+    from torch.fx import Graph
 
 
 def lowering_of(backend: Backend, program: ExportedProgram) -> Lowering:
@@ -32,6 +34,7 @@ def assign_rest(library: Partitioner) -> PartitionHook:
     """Return the hook that lets `library`, the partitioner of a kernel library, mark nodes without a tag."""
 
     def partition_then_assign(decide: Partition, program: ExportedProgram) -> PartitionResult:
+        _remove_marks_of_library(program.graph)
         result = decide(program)
         with marks_hidden(result.tagged_exported_program.graph):
             library.partition(result.tagged_exported_program)
@@ -50,3 +53,12 @@ def assign_rest(library: Partitioner) -> PartitionHook:
     return PartitionHook(
         position=HookPosition.FALLBACK, partition=partition_then_assign, ops_to_not_decompose=preserve_of_both
     )
+
+
+def _remove_marks_of_library(graph: Graph) -> None:
+    """Remove marks that an earlier partition left: the delegate would take nodes for its own that the library knows."""
+    for node in graph.nodes:
+        custom = node.meta.get("custom", {})
+        if MARK_OF_LIBRARY in custom:
+            given = (MARK_OF_LIBRARY, custom[MARK_OF_LIBRARY])
+            node.meta["custom"] = {key: value for key, value in custom.items() if key not in given}

@@ -14,6 +14,8 @@ DELEGATION_TAG = "delegation_tag"
 KERNEL_LIBRARY = "lowerdeck_kernel_library"
 """Key of `node.meta` under which a backend stores which kernel library of the CPU computes an undelegated node; without
 it, portable kernels do."""
+MARK_OF_LIBRARY = "lowerdeck_mark_of_library"
+"""Key of `node.meta["custom"]` with the key of a mark that a kernel library put there, and a delegate must not see."""
 STATIC_QUANTIZE, STATIC_DEQUANTIZE = "quantized_decomposed.quantize_per_", "quantized_decomposed.dequantize_per_"
 """Name prefixes of operators that quantize and dequantize with scales known in advance."""
 QUANTIZE, DEQUANTIZE = (STATIC_QUANTIZE, "torchao.quantize_"), (STATIC_DEQUANTIZE, "torchao.dequantize_")

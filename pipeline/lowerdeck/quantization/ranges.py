@@ -89,20 +89,6 @@ def grid(observer: Any) -> Grid | None:
     )
 
 
-def searched_once(search: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """`search(observer)` of a histogram for its range, made once for each histogram."""
-    found: dict[tuple[object, ...], Any] = {}
-
-    def remembered(observer: Any) -> Any:
-        content = (observer.histogram, observer.min_val, observer.max_val)
-        key = observer, *(part.detach().cpu().numpy().tobytes() for part in content)
-        if key not in found:
-            found[key] = search(observer)
-        return found[key]
-
-    return remembered
-
-
 def activation_ranges(
     prepared: GraphModule, samples: Iterable[tuple[torch.Tensor, ...]], execute: Callable[..., Any] | None = None
 ) -> dict[str, ObservedRange]:

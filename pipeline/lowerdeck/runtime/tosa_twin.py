@@ -99,14 +99,15 @@ class TosaTwin:
                 f"its twin has {len(self._inputs)} inputs and {len(self._outputs)} outputs, the program passes "
                 f"{len(arguments)} arguments"
             )
-        for index, (port, spec) in enumerate(zip(ports, arguments, strict=True)):
-            shape = tuple(spec.sizes[dim] for dim in spec.dim_order)
+        orders = [_order(spec, port.shape) for port, spec in zip(ports, arguments, strict=True)]
+        for index, (port, spec, order) in enumerate(zip(ports, arguments, orders, strict=True)):
+            shape = tuple(spec.sizes[dim] for dim in order)
             if port.shape != shape or port.dtype != _stored_as(dtype_of(spec)):
                 raise ValueError(
                     f"its twin has {port.dtype} {list(port.shape)} for argument {index}, the program passes "
                     f"{dtype_of(spec)} {list(shape)} in memory"
                 )
-        self._orders = [spec.dim_order for spec in arguments]
+        self._orders = orders
 
     def __call__(self, arguments: Sequence[torch.Tensor]) -> None:
         """Execute the graph on the inputs among `arguments` and write the outputs among them.
@@ -171,6 +172,16 @@ class TosaTwin:
 def _content(result: Any) -> bytes:
     """The bytes of an array; `bytes` would take an integer without dimensions for the number of zero bytes to make."""
     return np.asarray(result).tobytes()
+
+
+def _order(spec: TensorSpec, wanted: Sequence[int]) -> tuple[int, ...]:
+    """The dimensions in memory order; those of size 1, which may be anywhere, are where `wanted` has them if possible."""
+    sizes, dims = spec.sizes, sorted(spec.dim_order, key=lambda dim: spec.sizes[dim] == 1)  # stable
+    large = sum(size != 1 for size in sizes)
+    ones, others = iter(dims[large:]), iter(dims[:large])
+    order = tuple(next(ones if size == 1 else others, -1) for size in wanted)
+    matches = sorted(order) == list(range(len(sizes))) and [sizes[dim] for dim in order] == list(wanted)
+    return order if matches else tuple(spec.dim_order)
 
 
 def _stored_as(dtype: torch.dtype) -> torch.dtype:

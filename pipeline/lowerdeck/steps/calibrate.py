@@ -10,11 +10,13 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from lowerdeck.compat.terminal import progress_bar
+from lowerdeck.compat.torchao import HISTOGRAM_SEARCH
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.quantization import ObserverState
 from lowerdeck.graph.memory_formats import memory_format_of, to_memory_format
 from lowerdeck.graph.state import initial_state
 from lowerdeck.quantization.explicit_state import stream
+from lowerdeck.quantization.histogram_search import searched_range
 from lowerdeck.quantization.pt2e import observer_state, prepare
 from lowerdeck.quantization.ranges import activation_ranges, observed_modules
 from lowerdeck.quantization.training import Training, train
@@ -78,7 +80,8 @@ def calibrate(
                 _check_prepared(outputs, _in_float(program, sample), quantizer)
     _check_finite(prepared)
     state, clipped = observer_state(prepared), inputs("count what is clipped")
-    return dataclasses.replace(state, ranges=activation_ranges(prepared, clipped, stream(prepared, program)))
+    with HISTOGRAM_SEARCH.active(searched_range):
+        return dataclasses.replace(state, ranges=activation_ranges(prepared, clipped, stream(prepared, program)))
 
 
 def _check_finite(prepared: torch.fx.GraphModule) -> None:

@@ -15,9 +15,10 @@ from lowerdeck.graph.dynamic_shapes import dynamic_shapes_of
 from lowerdeck.graph.outputs import with_outputs_of
 from lowerdeck.graph.state import without_hidden_writes
 from lowerdeck.quantization.explicit_state import with_buffers
+from lowerdeck.quantization.histogram_search import searched_once, searched_range
 from lowerdeck.quantization.pt2e import prepare, restore_observers
 from lowerdeck.quantization.quantized_tensors import quantized_tensors
-from lowerdeck.quantization.ranges import constant_ranges, observed_modules, searched_once
+from lowerdeck.quantization.ranges import constant_ranges, observed_modules
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -35,7 +36,7 @@ def quantize(
     prepared = prepare(program, quantizer)
     restore_observers(prepared, state)
     assert program.example_inputs is not None
-    with HISTOGRAM_SEARCH.active(searched_once(HISTOGRAM_SEARCH.original())):
+    with HISTOGRAM_SEARCH.active(searched_once(searched_range)):
         ranges, modules = {**state.ranges, **constant_ranges(prepared)}, observed_modules(prepared)
         with torch.no_grad(), fast_graph_passes():
             converted = with_buffers(convert_pt2e(prepared), program)

@@ -16,7 +16,7 @@ from executorch.backends.cortex_m.passes.passes_utils import is_channels_last
 
 from lowerdeck.backends.cortex_m.quantizer import is_checked
 from lowerdeck.contracts.plan import Reason, ReasonCode
-from lowerdeck.graph.nodes import DEQUANTIZE, QUANTIZE, is_compute, operator_name
+from lowerdeck.graph.nodes import DEQUANTIZE, MARK_OF_LIBRARY, QUANTIZE, is_compute, operator_name
 
 if TYPE_CHECKING:
     from torch.fx import Graph, Node
@@ -52,7 +52,8 @@ def mark_quantized(graph: Graph) -> list[str]:
 
 def give_mark(node: Node) -> None:
     """Let CortexMPassManager take `node` for a quantized one."""
-    annotation = {ArmAnnotationInfo.CUSTOM_META_KEY: dict(ArmAnnotationInfo(quantized=True))}
+    key = ArmAnnotationInfo.CUSTOM_META_KEY
+    annotation = {key: dict(ArmAnnotationInfo(quantized=True)), MARK_OF_LIBRARY: key}
     node.meta["custom"] = {**node.meta.get("custom", {}), **annotation}
 
 
