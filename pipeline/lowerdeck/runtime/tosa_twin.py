@@ -175,7 +175,7 @@ def _content(result: Any) -> bytes:
 
 
 def _order(spec: TensorSpec, wanted: Sequence[int]) -> tuple[int, ...]:
-    """The dimensions in memory order; those of size 1, which may be anywhere, are where `wanted` has them if possible."""
+    """The dimensions in memory order; those of size 1, which may be anywhere, where `wanted` has them if possible."""
     sizes, dims = spec.sizes, sorted(spec.dim_order, key=lambda dim: spec.sizes[dim] == 1)  # stable
     large = sum(size != 1 for size in sizes)
     ones, others = iter(dims[large:]), iter(dims[:large])
