@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
@@ -55,15 +54,27 @@ def boundary_values(
 
 
 def all_values(program: ExportedProgram, part: Subgraph, samples: Sequence[Inputs]) -> list[dict[str, torch.Tensor]]:
-    """Values of all nodes of `part`: for every sample, and for inputs that reach both ends of their ranges.
+    """Values of all nodes of `part`: for every sample, and for inputs that reach both ends of their ranges if it can.
 
     Those of its inputs have the names that they have in `program`, as in `boundary_values`.
     """
     given = boundary_values(program, [part], samples)
     execute = NodeValues(part.program, {node.name for node in part.program.graph.nodes})
     inputs = [[values[name] for name in part.sources] for values in given]
-    tried = (*inputs, part.synthetic_inputs(inputs, _SEED))
+    tried = (*inputs, *_reaching_both_ends(part, inputs))
     return [execute(values) | dict(zip(part.sources, values, strict=True)) for values in tried]
+
+
+def _reaching_both_ends(part: Subgraph, inputs: Sequence[Sequence[torch.Tensor]]) -> list[list[torch.Tensor]]:
+    """Synthetic inputs, unless the quantized program cannot execute them, such as an index beyond a table."""
+    if not part.inputs or not inputs:
+        return []
+    made = part.synthetic_inputs(inputs, _SEED)
+    try:
+        NodeValues(part.program, ())(made)
+    except Exception:  # whatever an operator raises
+        return []
+    return [made]
 
 
 def check_partition(
@@ -164,11 +175,7 @@ def check_executes(part: Subgraph, twins: SharedTwins, samples: Sequence[Values]
         return
     values = [node.meta["val"] for node in part.inputs]
     tried = [[sample[name] for name in part.sources] for sample in samples]
-    if synthetic and tried and values:
-        last = part.synthetic_inputs(tried, _SEED)
-        with suppress(Exception):  # what the quantized program cannot execute, such as an index beyond a table
-            NodeValues(part.program, ())(last)
-            tried.append(last)
+    tried += _reaching_both_ends(part, tried) if synthetic else []
     try:
         program = open_alone(part, twins)
         for given in ([torch.zeros(value.shape, dtype=value.dtype) for value in values], *tried):
