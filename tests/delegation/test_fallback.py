@@ -277,7 +277,7 @@ class Lengths(nn.Module):
 
 
 @pytest.mark.parametrize("fallback", ["cortex_m55", None])
-def test_a_partition_that_fails_is_told_from_others(fallback: str | None) -> None:
+def test_a_partition_that_fails_is_identified(fallback: str | None) -> None:
     """Operators of another one were searched, because they have the names that Arm's passes give.
 
     With the fallback, its marks changed what Arm's partitioner takes, and the one channel of the image could not be
