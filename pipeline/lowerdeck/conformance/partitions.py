@@ -72,7 +72,9 @@ def _reaching_both_ends(part: Subgraph, inputs: Sequence[Sequence[torch.Tensor]]
     made = part.synthetic_inputs(inputs, _SEED)
     try:
         NodeValues(part.program, ())(made)
-    except Exception:  # whatever an operator raises
+    except (OSError, MemoryError):  # a full memory, for example, says nothing about inputs
+        raise
+    except Exception:  # whatever an operator raises on inputs that no sample has
         return []
     return [made]
 
