@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._guards import detect_fake_mode
-from torch.fx.experimental.proxy_tensor import make_fx
+
+from lowerdeck.graph.retracing import replace_by
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -23,12 +23,11 @@ def einsum_as_products(program: ExportedProgram) -> None:
     for node in program.graph.find_nodes(op="call_function", target=_aten.einsum.default):
         arguments: Any = node.args
         equation, operands = arguments[:2]
-        values = [operand.meta["val"] for operand in operands]
-        if not all(isinstance(size, int) for value in values for size in value.shape):
+        if not all(isinstance(size, int) for operand in operands for size in operand.meta["val"].shape):
             continue
         orders = _orders(equation)
         if orders is None:
-            _replace(node, equation, operands, values)
+            replace_by(node, torch.einsum)
         else:
             _multiply(node, operands, *orders)
 
@@ -69,23 +68,4 @@ def _multiply(node: Node, operands: list[Node], left: list[int], right: list[int
     with node.graph.inserting_before(node):
         product = called(_aten.matmul.default, permuted(operands[0], left), permuted(operands[1], right))
         node.replace_all_uses_with(permuted(product, result))
-    node.graph.erase_node(node)
-
-
-def _replace(node: Node, equation: str, operands: list[Node], values: list[torch.Tensor]) -> None:
-    mode = detect_fake_mode(values)
-    assert mode is not None, "values of exported programs are fake"
-    with mode:
-        traced = make_fx(lambda *given: torch.einsum(equation, given))(*values)
-    inputs = iter(operands)
-    copies: dict[Node, Any] = {}
-    with node.graph.inserting_before(node):
-        for each in traced.graph.nodes:
-            if each.op == "placeholder":
-                copies[each] = next(inputs)
-            elif each.op == "output":
-                node.replace_all_uses_with(copies[each.args[0]])
-            else:
-                copies[each] = node.graph.node_copy(each, copies.__getitem__)
-                copies[each].meta = {**node.meta, "val": each.meta["val"]}
     node.graph.erase_node(node)

@@ -8,6 +8,7 @@ from lowerdeck.graph import outputs
 from lowerdeck.graph.adaptive_pooling import fix_adaptive_max_pooling
 from lowerdeck.graph.attention import attention_as_products
 from lowerdeck.graph.cropping import crop_by_slices
+from lowerdeck.graph.decompositions import decompose_rare_operators
 from lowerdeck.graph.einsum import einsum_as_products
 from lowerdeck.graph.export_checks import check_operators, check_outputs, check_real
 from lowerdeck.graph.masks import bound_masks
@@ -44,6 +45,7 @@ def trace(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...], dynamic_shap
     traced = without_hidden_writes(traced)
     fix_adaptive_max_pooling(traced)
     einsum_as_products(traced)
+    decompose_rare_operators(traced)
     separate_maximum_indices(traced)
     attention_as_products(traced)
     bound_masks(traced)

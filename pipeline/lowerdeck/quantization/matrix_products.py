@@ -16,12 +16,12 @@ _MATRICES = 3
 
 
 def use_linear(module: GraphModule) -> None:
-    """Write products `x @ w` with a constant matrix as linear layers, which all backends have.
+    """Write products `x @ w` with a constant matrix, and `b + x @ w`, as linear layers, which all backends have.
 
     The weight is a parameter of its own, because the matrix may be read elsewhere as well.
     """
-    for node in [node for node in module.graph.nodes if node.target in _OF_MATRICES]:
-        left, right = node.args
+    for node in [node for node in module.graph.nodes if node.target in (*_OF_MATRICES, _aten.addmm.default)]:
+        *bias, left, right = node.args
         if right.op != "get_attr" or left.meta["val"].ndim < 2 or right.meta["val"].ndim != 2:
             continue
         owner, _, name = right.target.rpartition(".")
@@ -31,7 +31,7 @@ def use_linear(module: GraphModule) -> None:
         with module.graph.inserting_before(node):
             read = module.graph.get_attr(f"{node.name}_weight")
         read.meta = {"val": right.meta["val"].fake_mode.from_tensor(weight, static_shapes=True)}
-        node.target, node.args = _aten.linear.default, (left, read)
+        node.target, node.args = _aten.linear.default, (left, read, *bias)
     module.graph.eliminate_dead_code()
     module.recompile()
 

@@ -36,6 +36,7 @@ from lowerdeck.contracts.errors import (
 )
 from lowerdeck.contracts.memories import Memory
 from lowerdeck.contracts.plan import DelegationPlan, Reason, ReasonCode, listed
+from lowerdeck.delegation.exclusion import decompose_faulty
 from lowerdeck.runtime.floats import FloatProgram
 from lowerdeck.runtime.loading import open_with_twins
 from lowerdeck.runtime.shared_twins import SharedTwins
@@ -127,6 +128,7 @@ def convert_conforming(
             if not kept or not may_exclude:
                 raise _not_compiled_error(error, kept, plan) from error
             faulty |= _on_cpu(kept, plan, report)
+            faulty = decompose_faulty(program, faulty)
             plan = replan(manager, backend, faulty)
             continue
         result = ConvertedConforming(
@@ -153,6 +155,7 @@ def convert_conforming(
             wrong = _wrong_results(part, found, pieces, all_values(manager.exported_program(), part, samples), plan)
             accumulating |= {part.nodes} if not wrong else set()
             faulty |= _on_cpu(wrong, plan, report)
+        faulty = decompose_faulty(manager.exported_program(), faulty)
         plan = replan(manager, backend, faulty)
     raise AssertionError("the loop ends in a return or an error")
 

@@ -109,6 +109,7 @@ def test_a_tensor_keeps_its_elements_where_its_shape_changes(
         pytest.param(nn.Sequential(nn.AdaptiveAvgPool2d(3), nn.Conv2d(4, 3, 1)), id="an operator that forgets it"),
         pytest.param(lambda x: (x.cumsum(1) + x.cumsum(1).argmax(1, keepdim=True)) * x, id="a tensor read in both"),
         pytest.param(lambda x: torch.cat([x[:, [3, 0]], torch.where(x > 0.3, x, -x)], 1), id="indices and a mask"),
+        pytest.param(nn.Sequential(nn.PixelShuffle(2), nn.PixelUnshuffle(2)), id="one channel, in either order"),
         pytest.param(nn.Sequential(nn.Hardsigmoid(), nn.Upsample(scale_factor=2, mode="bicubic")), id="many operators"),
     ],
 )

@@ -38,6 +38,7 @@ _BY_NUMBER = {
     _edge.mul.Tensor: _edge.mul.Scalar,
     _edge.div.Tensor: _edge.div.Scalar,
 }
+_CLONE = exir_ops.edge.dim_order_ops._clone_dim_order.default
 _CHANNELS_LAST = (0, 2, 3, 1)
 _DIMENSIONS = len(_CHANNELS_LAST)
 _COMMUTATIVE = (_edge.add.Tensor, _edge.mul.Tensor)
@@ -85,7 +86,7 @@ def _copy(node: torch.fx.Node, operand: torch.fx.Node, layout: torch.memory_form
     value = source.meta["val"].contiguous(memory_format=layout)
     with graph.inserting_before(node):
         copied = graph.call_function(
-            exir_ops.edge.dim_order_ops._clone_dim_order.default,
+            _CLONE,
             (source,),
             {"dim_order": list(value.dim_order())},
         )
@@ -114,14 +115,12 @@ def settle_kernels(program: ExportedProgram) -> Callable[[torch.fx.GraphModule],
     def settle(module: torch.fx.GraphModule) -> PassResult:
         modified, copies = False, _Copies()
         for node in [node for node in module.graph.nodes if node.op == "call_function"]:
-            if not operator_name(node).startswith("aten."):
+            if node.target == _CLONE:
+                modified |= _settle_clone(node)
+            elif not operator_name(node).startswith("aten."):
                 modified |= _settle_cmsis_nn(node, copies)
-                continue
-            if node.target in _BY_NUMBER and _has_order(node.meta["val"]):
-                modified |= _take_number(node, numbers)
-            if not _takes_its_layouts(node):
-                _compute_contiguous(node, copies)
-                modified = True
+            else:
+                modified |= _settle_portable(node, numbers, copies)
         if modified:
             module.graph.eliminate_dead_code()
             module.recompile()
@@ -147,6 +146,29 @@ class _Copies:
     def remember(self, tensor: Node, other: Node) -> None:
         """Remember that `other` holds what `tensor` does, in its own layout."""
         self._made[tensor, _order(other.meta["val"])] = other
+
+
+def _settle_clone(node: Node) -> bool:
+    """Make a copy contiguous whose stated order the program does not have; returns whether it was such a copy.
+
+    The two differ for one channel, or pixel, whose strides leave the order open, and the kernel checks them. In memory
+    they are the same.
+    """
+    stated, value = node.kwargs.get("dim_order"), node.meta["val"]
+    if stated is None or tuple(stated) == _order(value):  # type: ignore[arg-type]
+        return False
+    node.kwargs = {**node.kwargs, "dim_order": list(range(value.ndim))}
+    node.meta["val"] = _contiguous(value)
+    return True
+
+
+def _settle_portable(node: Node, numbers: Mapping[str, float], copies: _Copies) -> bool:
+    """Give a portable kernel numbers for constants and contiguous copies, where it needs them; returns whether."""
+    modified = node.target in _BY_NUMBER and _has_order(node.meta["val"]) and _take_number(node, numbers)
+    if _takes_its_layouts(node):
+        return modified
+    _compute_contiguous(node, copies)
+    return True
 
 
 def _settle_cmsis_nn(node: Node, copies: _Copies) -> bool:
@@ -219,8 +241,7 @@ def _restore(result: Node, known: Any, copies: _Copies) -> None:
 
 def _cloned(source: Node, value: torch.Tensor) -> Node:
     """A copy of `source` in the layout of `value`."""
-    clone = exir_ops.edge.dim_order_ops._clone_dim_order.default
-    made: Node = source.graph.call_function(clone, (source,), {"dim_order": list(_order(value))})
+    made: Node = source.graph.call_function(_CLONE, (source,), {"dim_order": list(_order(value))})
     made.meta = {**source.meta, "val": value}
     return made
 

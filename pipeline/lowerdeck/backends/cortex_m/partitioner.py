@@ -11,7 +11,6 @@ import torch
 from executorch.exir.backend.partitioner import Partitioner, PartitionResult
 from executorch.exir.pass_manager import ExportedProgramPassManager
 
-from lowerdeck.backends.cortex_m.activations import has_no_portable_kernel
 from lowerdeck.backends.cortex_m.agreement import CONSTANT, give_mark, mark_quantized
 from lowerdeck.backends.cortex_m.layouts import settle_kernels, settle_layouts
 from lowerdeck.backends.cortex_m.options import Device
@@ -38,6 +37,7 @@ from lowerdeck.contracts.plan import CMSIS_NN, Reason, ReasonCode
 from lowerdeck.delegation.exclusion import Exclusion, excluded_by, matches_aten_node, missing_kernel_error
 from lowerdeck.graph import library_errors
 from lowerdeck.graph.nodes import DEQUANTIZE, KERNEL_LIBRARY, QUANTIZE, operator_name
+from lowerdeck.graph.preserved_operators import can_decompose
 
 if TYPE_CHECKING:
     from executorch.exir import EdgeProgramManager
@@ -75,7 +75,7 @@ class CmsisNnPartitioner(Partitioner):  # type: ignore[misc]  # ExecuTorch is un
         replaced = self._tried(left)
         self._assigned = _assigned(left.graph, replaced.graph)
         for node in left.graph.nodes:
-            if node.name in self._refused and has_no_portable_kernel(node):
+            if node.name in self._refused and can_decompose(node):
                 raise missing_kernel_error(node, excluded_by(node))
         for node in graph.nodes:
             if node.name in self._assigned:

@@ -228,12 +228,16 @@ def call_profiled(call: Callable[[], Any], code: CodeType) -> tuple[Any, tuple[i
         if event == "return" and not open_calls and not returned_at:
             returned_at.append((frame.f_lineno, variables_of(frame)))
 
-    before = sys.getprofile()
+    before: Any = sys.getprofile()
     sys.setprofile(profile)
     try:
         answer = call()
     finally:
-        sys.setprofile(before)
+        if hasattr(before, "enable"):  # cProfile sets a function of C, and gets its object back
+            sys.setprofile(None)
+            before.enable()
+        else:
+            sys.setprofile(before)
     return answer, returned_at[0] if returned_at else None
 
 

@@ -1,0 +1,86 @@
+"""Operators that neither ExecuTorch's kernels nor its decompositions know, as those that they know."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from lowerdeck.graph.retracing import replace_by
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch.export import ExportedProgram
+    from torch.fx import Node
+
+_aten = torch.ops.aten
+_Tensor = torch.Tensor
+
+
+def decompose_rare_operators(program: ExportedProgram) -> None:
+    """Decompose them in an ATen program, where their definition is short; `rename_outputs` comes next."""
+    signature = program.graph_signature
+    constant = {*signature.inputs_to_parameters, *signature.inputs_to_buffers} - {*signature.buffers_to_mutate.values()}
+    for node in list(program.graph.nodes):
+        if node.op != "call_function":
+            continue
+        if node.target in _DEFINITIONS:
+            replace_by(node, _DEFINITIONS[node.target])
+        elif node.target == _aten.addmm.default and not _is_layer(node, constant):
+            replace_by(node, _addmm)
+        elif node.target == _aten.avg_pool3d.default and _pools_channels(*node.args):
+            replace_by(node, _pool_of_channels)
+
+
+def _is_layer(node: Node, constant: set[str]) -> bool:
+    """Whether an addmm is a linear layer, as backends take it to be: XNNPACK, e.g., reads neither beta nor alpha."""
+    bias, _, matrix = node.all_input_nodes if len(node.all_input_nodes) == len(node.args) else (node, node, node)
+    return not node.kwargs and {bias.name, matrix.name} <= constant and bias.meta["val"].ndim == 1
+
+
+def _addmm(x: _Tensor, left: _Tensor, right: _Tensor, *, beta: float = 1, alpha: float = 1) -> _Tensor:
+    return _weighted(x, beta) + _weighted(left @ right, alpha)
+
+
+def _addbmm(x: _Tensor, left: _Tensor, right: _Tensor, *, beta: float = 1, alpha: float = 1) -> _Tensor:
+    return _weighted(x, beta) + _weighted((left @ right).sum(0), alpha)
+
+
+def _addmv(x: _Tensor, matrix: _Tensor, vector: _Tensor, *, beta: float = 1, alpha: float = 1) -> _Tensor:
+    return _weighted(x, beta) + _weighted((matrix @ vector[:, None])[:, 0], alpha)
+
+
+def _weighted(x: _Tensor, weight: float) -> _Tensor:
+    return x if weight == 1 else x * weight
+
+
+def _bilinear(left: _Tensor, right: _Tensor, weight: _Tensor, bias: _Tensor | None = None) -> _Tensor:
+    products = (left[..., :, None] * right[..., None, :]).flatten(-2)
+    return torch.nn.functional.linear(products, weight.flatten(1), bias)
+
+
+def _round(x: _Tensor, *, decimals: int) -> _Tensor:
+    return torch.round(x * 10.0**decimals) / 10.0**decimals
+
+
+def _pools_channels(_: Any, window: Sequence[int], stride: Sequence[int] = (), padding: Any = (0,), *more: Any) -> bool:
+    """Whether an average pooling is that of a local response norm, over neighbours in the first dimension alone."""
+    return list(window[1:]) == [1, 1] and set(stride) == {1} and not any(padding)
+
+
+def _pool_of_channels(x: _Tensor, window: Sequence[int], *_: Any) -> _Tensor:
+    pooled = torch.nn.functional.avg_pool2d(x.flatten(-2), [window[0], 1], stride=1)
+    return pooled.reshape([*pooled.shape[:-1], *x.shape[-2:]])
+
+
+_DEFINITIONS: dict[object, Callable[..., _Tensor]] = {
+    _aten.addbmm.default: _addbmm,
+    _aten.addmv.default: _addmv,
+    _aten.bilinear.default: _bilinear,
+    _aten.erfc.default: lambda x: 1 - torch.erf(x),
+    _aten.exp2.default: lambda x: torch.pow(2.0, x),
+    _aten.hypot.default: lambda x, y: torch.sqrt(x * x + y * y),
+    _aten.ldexp.Tensor: lambda x, exponent: x * torch.pow(2.0, exponent),
+    _aten.round.decimals: _round,
+}

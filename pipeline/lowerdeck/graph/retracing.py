@@ -1,0 +1,49 @@
+"""Calls of an ATen program, replaced by what a function makes of the same arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._guards import detect_fake_mode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree
+
+if TYPE_CHECKING:
+    from torch.fx import Node
+
+
+def replace_by(node: Node, function: Callable[..., torch.Tensor]) -> None:
+    """Replace `node` by the operators that `function` calls with its arguments; `rename_outputs` comes next.
+
+    Args:
+        node: A call with one result. The new nodes have its place in the model.
+        function: Made of torch's functions; gets fake tensors.
+    """
+    leaves, structure = _pytree.tree_flatten((node.args, node.kwargs))
+    operands = [leaf for leaf in leaves if isinstance(leaf, torch.fx.Node)]
+    values = [operand.meta["val"] for operand in operands]
+    mode = detect_fake_mode(values)
+    assert mode is not None, "values of exported programs are fake"
+
+    def call(*given: torch.Tensor) -> torch.Tensor:
+        tensors = iter(given)
+        filled = [next(tensors) if isinstance(leaf, torch.fx.Node) else leaf for leaf in leaves]
+        args, kwargs = _pytree.tree_unflatten(filled, structure)
+        return function(*args, **kwargs)
+
+    with mode:
+        traced = make_fx(call)(*values)
+    inputs = iter(operands)
+    copies: dict[Node, Any] = {}
+    with node.graph.inserting_before(node):
+        for each in traced.graph.nodes:
+            if each.op == "placeholder":
+                copies[each] = next(inputs)
+            elif each.op == "output":
+                node.replace_all_uses_with(copies[each.args[0]])
+            else:
+                copies[each] = node.graph.node_copy(each, copies.__getitem__)
+                copies[each].meta = {**node.meta, "val": each.meta["val"]}
+    node.graph.erase_node(node)

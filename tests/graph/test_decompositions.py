@@ -1,0 +1,59 @@
+"""Operators without a kernel are built, with the results that PyTorch has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from benchmarks.in_turns import create
+from benchmarks.networks import lowered
+from lowerdeck.steps.export import export
+from tests.marks import quick_first
+
+_Function = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+FUNCTIONS: dict[str, _Function] = {
+    "addmm": lambda y, w: torch.addmm(w[0], y[0, 0], w),
+    "addmm with factors": lambda y, w: torch.addmm(w[0], y[0, 0], w, beta=2, alpha=0.5),
+    "addmm of what is computed": lambda y, w: torch.addmm(y[0, 0], y[0, 1], y[0, 2], alpha=0.5),
+    "local_response_norm": lambda y, w: F.local_response_norm(y, 2),
+    "local_response_norm of vectors": lambda y, w: F.local_response_norm(y[:, :, 0], 3),
+    "addbmm": lambda y, w: torch.addbmm(y[0, 0], y[0], y[0].mT, beta=0.5),
+    "addmv": lambda y, w: torch.addmv(w[0], w, y[0, 0, 0]),
+    "bilinear": lambda y, w: F.bilinear(y, y, w.view(1, 8, 8).expand(2, 8, 8), w[0, :2]),
+    "erfc": lambda y, w: torch.erfc(y),
+    "exp2": lambda y, w: torch.exp2(y),
+    "hypot": lambda y, w: torch.hypot(y, y.mT),
+    "ldexp": lambda y, w: torch.ldexp(y, torch.tensor(2)),
+    "round to decimals": lambda y, w: torch.round(y, decimals=1),
+}
+
+
+class Between(nn.Module):
+    def __init__(self, function: _Function) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last, self.function = nn.Conv2d(3, 4, 3, padding=1), nn.Linear(8, 8), function
+        self.matrix = nn.Parameter(torch.randn(8, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        between = self.function(self.first(x).relu() - 0.2, self.matrix)
+        result: torch.Tensor = self.last(between) if between.shape[-1] == 8 else between
+        return result
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_decomposed_operator_has_its_result(name: str) -> None:
+    network, x = Between(FUNCTIONS[name]).eval(), torch.randn(1, 3, 8, 8)
+    torch.testing.assert_close(export(network, [[1, 3, 8, 8]]).module()(x), network(x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("target", quick_first(["ethos_u85_256", "cortex_m55", "neutron_imxrt700", "xnnpack_cpu"]))
+@pytest.mark.parametrize("name", quick_first(list(FUNCTIONS)))
+def test_it_is_built(name: str, target: str) -> None:
+    samples = [(torch.randn(1, 3, 8, 8),) for _ in range(8)]
+    verdict, detail = lowered(Between(FUNCTIONS[name]).eval(), samples, create(target))
+    assert verdict == "right", detail

@@ -1,0 +1,84 @@
+"""Divisions by lengths and sums that may be zero survive quantization."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from benchmarks.in_turns import create
+from benchmarks.networks import lowered
+from lowerdeck.contracts.quantization import QuantizationScheme
+from lowerdeck.quantization.annotation import scheme_quantizer
+from lowerdeck.steps.calibrate import calibrate
+from lowerdeck.steps.export import export
+from lowerdeck.steps.quantize import quantize
+from tests.marks import quick_first
+
+_Function = Callable[[torch.Tensor], torch.Tensor]
+SHAPE = [1, 3, 10, 10]
+DIVISIONS: dict[str, _Function] = {
+    "normalize": lambda y: F.normalize(y, dim=1),
+    "norm": lambda y: y / (y.norm(dim=1, keepdim=True) + 1e-5),
+    "sum": lambda y: y / (y.sum(1, keepdim=True) + 1e-5),
+    "root": lambda y: y / (y.pow(2).mean(1, keepdim=True) + 1e-5).sqrt(),
+    "cosine": lambda y: F.cosine_similarity(y, y.flip(1), dim=1)[:, None] * y,
+    "reciprocal": lambda y: y * (1 / (y.sum(1, keepdim=True) + 1e-5)),
+    "clamp": lambda y: y / y.amax(1, keepdim=True).clamp(min=1e-5),
+    "maximum": lambda y: y / torch.maximum(y.amax(1, keepdim=True), torch.tensor(1e-5)),
+    "square": lambda y: (y * y) / (y.sum(1, keepdim=True) + 1e-5),
+}
+TARGETS = ["cortex_m55", "ethos_u55_128", "neutron_imxrt700", "xnnpack_cpu"]
+
+
+class Divided(nn.Module):
+    """All channels of some pixels are zero."""
+
+    def __init__(self, function: _Function) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last, self.function = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 4, 3), function
+        self.first.bias.data -= 0.5  # type: ignore[union-attr,operator]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.last(self.function(self.first(x).relu()))
+        return result
+
+
+@pytest.fixture
+def samples() -> list[tuple[torch.Tensor, ...]]:
+    torch.manual_seed(1)
+    return [(torch.randn(SHAPE),) for _ in range(8)]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", DIVISIONS)
+def test_the_quantized_model_divides_as_the_float_one_does(
+    name: str, target: str, samples: list[tuple[torch.Tensor, ...]]
+) -> None:
+    network, backend = Divided(DIVISIONS[name]).eval(), create(target)
+    observing, converting = (scheme_quantizer(backend, QuantizationScheme(name="int8")) for _ in range(2))
+    assert observing is not None
+    assert converting is not None
+
+    def exported() -> torch.export.ExportedProgram:
+        return export(network, [SHAPE], (), backend.memory_format)
+
+    state = calibrate(exported(), observing, samples, len(samples))
+    quantized = quantize(exported(), converting, state)[0].module(check_guards=False)
+    expected = torch.cat([network(*inputs) for inputs in samples])
+    noise = torch.cat([torch.as_tensor(quantized(*inputs)) for inputs in samples]) - expected
+    sqnr_db = 10 * torch.log10(expected.square().sum() / noise.square().sum())
+    assert sqnr_db > 15
+
+
+@pytest.mark.parametrize("target", quick_first(TARGETS))
+@pytest.mark.parametrize("name", quick_first(list(DIVISIONS)))
+def test_the_program_divides_as_the_quantized_model_does(
+    name: str, target: str, samples: list[tuple[torch.Tensor, ...]]
+) -> None:
+    verdict, detail = lowered(Divided(DIVISIONS[name]).eval(), samples, create(target))
+    assert verdict == "right", detail
