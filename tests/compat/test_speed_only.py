@@ -24,6 +24,8 @@ from lowerdeck.compat.replacement import Replacement
 from lowerdeck.compat.torchao import HISTOGRAM_SEARCH
 from lowerdeck.contracts.backends import Backend
 from lowerdeck.contracts.quantization import QuantizationScheme
+from lowerdeck.execution.dvc_state import LOCK
+from lowerdeck.execution.quiet_dvc import locks_without_comments
 from lowerdeck.formats import pt2
 from lowerdeck.sweeps import hydra_multirun
 from tests.backends.neutron.test_converter import RELU
@@ -106,6 +108,17 @@ def sweep(folder: Path) -> list[tuple[int, tuple[str, ...]]]:
     return points
 
 
+def lock_again() -> bytes:
+    """The project's dvc.lock, with values of all kinds in its parameters, read and written as after every stage."""
+    from dvc.utils.serialize import _yaml
+
+    odd = ["yes", "007", "2026-01-01", "1e-05", 1e-05, -0.0, 3.0, "a: b", "# c", "", None, True, "ä", "x\ny", [], {}]
+    locked = _yaml.parse_yaml((REPOSITORY / "dvc.lock").read_text(), LOCK)
+    locked["stages"]["odd"] = {"cmd": "w " * 100, "params": {"build/config.yaml": {"values": odd}}}
+    written = _yaml.dumps_yaml(locked)
+    return str(_yaml.dumps_yaml(_yaml.parse_yaml_for_update(written, LOCK))).encode()
+
+
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[object, object]]:
     """Name of a replacement -> what comes out without it and with it."""
@@ -126,11 +139,15 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[object,
         plain_stored = stored(exported())
         plain_points = sweep(tmp_path_factory.mktemp("plain"))
         plain_quantized = quantized()
+    plain_lock = lock_again()
+    with locks_without_comments():
+        fast_lock = lock_again()
     with without(HISTOGRAM_SEARCH):
         searched_again = quantized_by_histograms()
     with without(EDGE_PASS):
         traced_again = partitioned()
     return {
+        "dvc.PARSE_FOR_UPDATE": (plain_lock, fast_lock),
         "nxp.EDGE_PASS": (traced_again, partitioned()),
         "pytorch.COPY_PROVENANCE": graphs,
         "pytorch.RECOMPILE": graphs,

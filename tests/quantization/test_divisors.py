@@ -41,7 +41,7 @@ class Divided(nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.first, self.last, self.function = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 4, 3), function
-        self.first.bias.data -= 0.5  # type: ignore[union-attr,operator]
+        self.first.bias.data -= 0.5  # type: ignore[union-attr]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         result: torch.Tensor = self.last(self.function(self.first(x).relu()))

@@ -12,6 +12,11 @@ REPRODUCE = Replacement(
     target="dvc.repo.reproduce:_reproduce",
     reason="DVC runs one stage after the other; no option or callback tells which stages are still to come.",
 )
+PARSE_FOR_UPDATE = Replacement(
+    target="dvc.utils.serialize._yaml:parse_yaml_for_update",
+    reason="Each stage that has run costs a parse of dvc.lock in Python, which keeps comments; dvc.lock has none.",
+    for_speed_only=True,
+)
 RUN_STAGE = Replacement(
     target="dvc.stage:run_stage",
     reason="As above: here a stage is about to run, and DVC still holds its lock.",

@@ -9,10 +9,14 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from lowerdeck.compat import dvc
 from lowerdeck.contracts.errors import ConfigurationError
+from lowerdeck.execution.dvc_state import LOCK
 from lowerdeck.execution.side_by_side import companions, jobs
 
 _PUSHING = "Use `dvc push`"
@@ -54,8 +58,22 @@ def main(arguments: list[str]) -> int:
         if not (objects and str(objects[0]).startswith(_PUSHING)):
             write(console, *objects, **options)
 
-    with dvc.CONSOLE_WRITE.active(write_news), companions(most):
+    with dvc.CONSOLE_WRITE.active(write_news), locks_without_comments(), companions(most):
         return int(run_dvc(arguments))
+
+
+@contextmanager
+def locks_without_comments() -> Iterator[None]:
+    """Let DVC parse dvc.lock by libyaml, where it is installed, while the context is open."""
+    parse = dvc.PARSE_FOR_UPDATE.original()
+
+    def parse_for_update(text: str, path: str) -> Any:
+        from dvc.utils.serialize import parse_yaml
+
+        return (parse_yaml if Path(path).name == LOCK else parse)(text, path)
+
+    with dvc.PARSE_FOR_UPDATE.active(parse_for_update):
+        yield
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ one such value widens the reciprocal's range so far that all others become zero.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -30,59 +31,65 @@ _SHAPES = (
 _BEHIND = (*_SHAPES, _aten.pow.Tensor_Scalar, _aten.sqrt.default)
 _MAX_STEPS = 12
 """Most nodes, observers among them, between a number that keeps away from zero and the division."""
-_STEPS = 255
-"""Quantization steps of an int8 range: of a wider one, the smallest values are less than a step."""
 _IsObserver = Callable[["Node"], bool]
 
 
-def keep_divisors_in_float(prepared: GraphModule) -> None:
-    """Remove observers from the number that keeps a divisor away from zero to the division, of a prepared model."""
-    is_observer = _observers_in(prepared)
-    for division in prepared.graph.find_nodes(op="call_function", target=_aten.div.Tensor):
-        _remove(_above(division.args[1], is_observer), prepared)
+def keep_divisors_in_float(calibrated: GraphModule) -> None:
+    """Remove observers around divisors and reciprocals whose smallest values are less than a quantization step.
 
-
-def keep_wide_reciprocals_in_float(calibrated: GraphModule) -> None:
-    """Remove observers around reciprocals whose recorded range is too wide for 8 bits, of a calibrated model."""
-    is_observer, modules = _observers_in(calibrated), dict(calibrated.named_modules(remove_duplicate=False))
-    for operator in _RECIPROCALS:
-        for node in calibrated.graph.find_nodes(op="call_function", target=operator):
-            behind = list(_behind(node, is_observer))
-            if any(_is_wide(modules[str(observer.target)]) for observer in behind):
-                _remove([*behind, *_above(node.args[0], is_observer)], calibrated)
-
-
-def _observers_in(module: GraphModule) -> _IsObserver:
-    modules = dict(module.named_modules(remove_duplicate=False))
+    A divisor's smallest value is the number that keeps it away from zero, also where no sample came near it.
+    """
+    modules = dict(calibrated.named_modules(remove_duplicate=False))
 
     def is_observer(node: Node) -> bool:
         return node.op == "call_module" and isinstance(modules[str(node.target)], (ObserverBase, FakeQuantizeBase))
 
-    return is_observer
+    def is_wide(observer: Node, smallest: float = math.inf) -> bool:
+        module = modules[str(observer.target)]
+        recorded: Any = getattr(module, "activation_post_process", module)
+        lowest, highest = (getattr(recorded, name, torch.zeros(0)) for name in ("min_val", "max_val"))
+        steps = recorded.quant_max - recorded.quant_min
+        return lowest.numel() == 1 and float(highest) > steps * min(smallest, float(lowest)) >= 0
+
+    for node in calibrated.graph.find_nodes(op="call_function", target=_aten.div.Tensor):
+        smallest, above = _above(node.args[1], is_observer, calibrated)
+        if any(is_wide(observer, smallest) for observer in above):
+            _remove(above, calibrated)
+    for operator in _RECIPROCALS:
+        for node in calibrated.graph.find_nodes(op="call_function", target=operator):
+            behind = list(_behind(node, is_observer))
+            if any(map(is_wide, behind)):
+                _remove([*behind, *_above(node.args[0], is_observer, calibrated)[1]], calibrated)
 
 
-def _is_wide(observer: Any) -> bool:
-    recorded = getattr(observer, "activation_post_process", observer)
-    smallest, largest = (getattr(recorded, name, torch.zeros(1)) for name in ("min_val", "max_val"))
-    return smallest.numel() == 1 and bool((smallest > 0) & (largest > _STEPS * smallest))
-
-
-def _above(divisor: Any, is_observer: _IsObserver) -> list[Node]:
-    """Observers from `divisor` upwards to what keeps it away from zero; none where nothing does."""
-    found, passed, node = list[torch.fx.Node](), list[torch.fx.Node](), divisor
+def _above(divisor: Any, is_observer: _IsObserver, module: GraphModule) -> tuple[float, list[Node]]:
+    """What keeps `divisor` away from zero, and the observers from there to it; none where nothing does."""
+    smallest, found, passed, node = math.inf, list[torch.fx.Node](), list[torch.fx.Node](), divisor
     for _ in range(_MAX_STEPS):
         if not isinstance(node, torch.fx.Node) or len(node.users) != 1:
             break
         if is_observer(node):
             passed.append(node)
         elif node.target in _KEEPING_AWAY:
-            numbers = [each for each in node.all_input_nodes[1:] if _is_constant(each)]
-            constants = (each for number in numbers for each in (number, *_sources(number)))
-            found, passed = [*found, *passed, *filter(is_observer, constants)], []
+            number: Any = node.args[1]
+            sources = [number, *_sources(number)] if isinstance(number, torch.fx.Node) else []
+            if any(source.op == "placeholder" for source in sources):
+                break
+            smallest = min(smallest, _value(sources, module) if sources else float(number))
+            found, passed = [*found, *passed, *filter(is_observer, sources)], []
         elif node.target not in _BEHIND:
             break
         node = node.args[0]
-    return found
+    return smallest, found
+
+
+def _value(sources: Iterable[Node], module: GraphModule) -> float:
+    """The smallest value of a constant; 0 where it is computed of others."""
+    stored = [source for source in sources if source.op == "get_attr"]
+    if len(stored) != 1:
+        return 0.0
+    owner, _, name = str(stored[0].target).rpartition(".")
+    return float(getattr(module.get_submodule(owner), name).min())
 
 
 def _behind(node: Node, is_observer: _IsObserver) -> Iterator[Node]:

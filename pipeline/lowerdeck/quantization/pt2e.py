@@ -19,7 +19,6 @@ from lowerdeck.compat.fast_graph_passes import fast_graph_passes
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.quantization import ObserverState
 from lowerdeck.fingerprints.digests import digest
-from lowerdeck.quantization.divisors import keep_divisors_in_float
 from lowerdeck.quantization.explicit_state import without_buffers
 from lowerdeck.quantization.masks import narrow_masked_ranges
 from lowerdeck.quantization.matrix_products import use_linear
@@ -48,7 +47,6 @@ def prepare(program: ExportedProgram, quantizer: Quantizer) -> torch.fx.GraphMod
     with fast_graph_passes():
         prepared: torch.fx.GraphModule = prepare_pt2e(module, quantizer)
     _leave_integers(prepared)
-    keep_divisors_in_float(prepared)
     narrow_masked_ranges(prepared)
     if not any(True for _ in _observers(prepared)):
         operators = Counter(str(node.target) for node in program.graph.nodes if node.op == "call_function")

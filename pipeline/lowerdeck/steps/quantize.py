@@ -14,7 +14,7 @@ from lowerdeck.contracts.quantization import ObserverState, QuantizedTensor
 from lowerdeck.graph.dynamic_shapes import dynamic_shapes_of
 from lowerdeck.graph.outputs import with_outputs_of
 from lowerdeck.graph.state import without_hidden_writes
-from lowerdeck.quantization.divisors import keep_wide_reciprocals_in_float
+from lowerdeck.quantization.divisors import keep_divisors_in_float
 from lowerdeck.quantization.explicit_state import with_buffers
 from lowerdeck.quantization.histogram_search import searched_once, searched_range
 from lowerdeck.quantization.pt2e import prepare, restore_observers
@@ -36,7 +36,7 @@ def quantize(
     """
     prepared = prepare(program, quantizer)
     restore_observers(prepared, state)
-    keep_wide_reciprocals_in_float(prepared)
+    keep_divisors_in_float(prepared)
     assert program.example_inputs is not None
     with HISTOGRAM_SEARCH.active(searched_once(searched_range)):
         ranges, modules = {**state.ranges, **constant_ranges(prepared)}, observed_modules(prepared)
