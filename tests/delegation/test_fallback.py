@@ -272,7 +272,9 @@ class Lengths(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = nn.functional.relu6(self.convolution(torch.sqrt(self.pool(x).relu() + 1)))
-        scores: torch.Tensor = self.head(nn.functional.normalize(x, dim=-1).mean((2, 3)))
+        # Quantization leaves a division in float here; this is one that it does not know.
+        inverse = torch.exp(-torch.log(x.norm(dim=-1, keepdim=True).clamp(min=1e-12)))
+        scores: torch.Tensor = self.head((x * inverse).mean((2, 3)))
         return scores
 
 

@@ -13,7 +13,7 @@ from benchmarks.in_turns import create
 from benchmarks.networks import lowered
 from lowerdeck.contracts.plan import Reason, ReasonCode
 from lowerdeck.contracts.quantization import QuantizationScheme
-from lowerdeck.delegation.exclusion import decompose_faulty
+from lowerdeck.graph.preserved_operators import decompose_faulty
 from lowerdeck.steps.export import export
 from lowerdeck.steps.partition import partition
 from tests.marks import quick_first

@@ -75,6 +75,27 @@ def test_the_quantized_model_divides_as_the_float_one_does(
     assert sqnr_db > 15
 
 
+class Doubled(nn.Module):
+    """A constant that is computed in 2 ** 40 ways."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.constant = nn.Linear(8, 8), nn.Parameter(torch.ones(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        constant = self.constant
+        for _ in range(40):
+            constant = (constant + constant.relu()) / 2
+        y = self.first(x)
+        return y * (torch.rsqrt(y.pow(2) + 1e-5) * constant)
+
+
+def test_a_constant_is_recognized_at_once() -> None:
+    backend = create("xnnpack_cpu")
+    verdict, detail = lowered(Doubled().eval(), [(torch.randn(1, 8),) for _ in range(8)], backend)
+    assert verdict == "right", detail
+
+
 @pytest.mark.parametrize("target", quick_first(TARGETS))
 @pytest.mark.parametrize("name", quick_first(list(DIVISIONS)))
 def test_the_program_divides_as_the_quantized_model_does(

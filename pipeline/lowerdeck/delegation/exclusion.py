@@ -20,7 +20,6 @@ from lowerdeck.contracts.partition_hooks import HookPosition, Partition, Partiti
 from lowerdeck.contracts.plan import Reason, ReasonCode, listed
 from lowerdeck.graph.modules import matches, modules_of
 from lowerdeck.graph.nodes import is_compute, is_operator, operator_name, original_operators
-from lowerdeck.graph.preserved_operators import can_decompose, decompose
 from lowerdeck.registry import components
 
 if TYPE_CHECKING:
@@ -208,26 +207,6 @@ def same_matches(subjects: Iterable[Subject], before: Mapping[str, Any], now: Ma
 def _names(subject: Subject, operators: Iterable[str], modules: Sequence[str]) -> bool:
     name, paths = subject
     return any(is_operator(name, pattern) for pattern in operators) or matches(dict.fromkeys(paths, ""), modules)
-
-
-def decompose_faulty(program: ExportedProgram, faulty: Mapping[str, Reason]) -> dict[str, Reason]:
-    """Decompose operators that stay on the CPU, which has no kernel for them, in an edge program itself.
-
-    Args:
-        program: The edge program; modified.
-        faulty: Nodes that the delegate computes wrongly or does not compile, each with its reason.
-
-    Returns:
-        `faulty` with the nodes that such a node became, which have its reason.
-    """
-    reasons = dict(faulty)
-    for node in list(program.graph.nodes):
-        if node.name in faulty and can_decompose(node):
-            reason = reasons.pop(node.name)
-            reasons |= dict.fromkeys([made.name for made in decompose(node)], reason)
-    if reasons.keys() != faulty.keys():
-        program.graph_module.recompile()
-    return reasons
 
 
 def missing_kernel_error(node: torch.fx.Node, pattern: str | None) -> LowerdeckError:

@@ -74,6 +74,15 @@ def _pool_of_channels(x: _Tensor, window: Sequence[int], *_: Any) -> _Tensor:
     return pooled.reshape([*pooled.shape[:-1], *x.shape[-2:]])
 
 
+def _take_along_dim(x: _Tensor, indices: _Tensor, dim: int | None = None) -> _Tensor:
+    if dim is None:
+        return torch.gather(x.flatten(), 0, indices.flatten())
+    dim %= x.ndim
+    shape = torch.broadcast_shapes(*([*each.shape[:dim], 1, *each.shape[dim + 1 :]] for each in (x, indices)))
+    sizes = [[*shape[:dim], each.shape[dim], *shape[dim + 1 :]] for each in (x, indices)]
+    return torch.gather(x.expand(sizes[0]), dim, indices.expand(sizes[1]))
+
+
 _DEFINITIONS: dict[object, Callable[..., _Tensor]] = {
     _aten.addbmm.default: _addbmm,
     _aten.addmv.default: _addmv,
@@ -83,4 +92,5 @@ _DEFINITIONS: dict[object, Callable[..., _Tensor]] = {
     _aten.hypot.default: lambda x, y: torch.sqrt(x * x + y * y),
     _aten.ldexp.Tensor: lambda x, exponent: x * torch.pow(2.0, exponent),
     _aten.round.decimals: _round,
+    _aten.take_along_dim.default: _take_along_dim,
 }

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from executorch.exir.dialects._ops import ops as exir_ops
 
+from lowerdeck.contracts.plan import Reason
 from lowerdeck.graph.nodes import operator_name
 
 if TYPE_CHECKING:
+    from torch.export import ExportedProgram
     from torch.fx import Node
 
 _edge = exir_ops.edge.aten
@@ -69,3 +71,23 @@ def decompose(node: Node) -> list[Node]:
     node.replace_all_uses_with(made)
     graph.erase_node(node)
     return replacing
+
+
+def decompose_faulty(program: ExportedProgram, faulty: Mapping[str, Reason]) -> dict[str, Reason]:
+    """Decompose operators that stay on the CPU, which has no kernel for them, in an edge program itself.
+
+    Args:
+        program: The edge program; modified.
+        faulty: Nodes that the delegate computes wrongly or does not compile, each with its reason.
+
+    Returns:
+        `faulty` with the nodes that such a node became, which have its reason.
+    """
+    reasons = dict(faulty)
+    for node in list(program.graph.nodes):
+        if node.name in faulty and can_decompose(node):
+            reason = reasons.pop(node.name)
+            reasons |= dict.fromkeys([made.name for made in decompose(node)], reason)
+    if reasons.keys() != faulty.keys():
+        program.graph_module.recompile()
+    return reasons

@@ -72,7 +72,7 @@ def _above(divisor: Any, is_observer: _IsObserver, module: GraphModule) -> tuple
             passed.append(node)
         elif node.target in _KEEPING_AWAY:
             number: Any = node.args[1]
-            sources = [number, *_sources(number)] if isinstance(number, torch.fx.Node) else []
+            sources = _with_sources(number) if isinstance(number, torch.fx.Node) else []
             if any(source.op == "placeholder" for source in sources):
                 break
             smallest = min(smallest, _value(sources, module) if sources else float(number))
@@ -93,6 +93,7 @@ def _value(sources: Iterable[Node], module: GraphModule) -> float:
 
 
 def _behind(node: Node, is_observer: _IsObserver) -> Iterator[Node]:
+    """Observers of what `node` computes, also of its copies, other shapes and multiples."""
     for user in node.users:
         if is_observer(user):
             yield user
@@ -106,13 +107,18 @@ def _is_multiple(node: Node) -> bool:
 
 
 def _is_constant(node: Node) -> bool:
-    return all(source.op != "placeholder" for source in (node, *_sources(node)))
+    return all(source.op != "placeholder" for source in _with_sources(node))
 
 
-def _sources(node: Node) -> Iterator[Node]:
-    for source in node.all_input_nodes:
-        yield source
-        yield from _sources(source)
+def _with_sources(node: Node) -> list[Node]:
+    """`node`, and all that it is computed of, each once."""
+    found, pending = dict[torch.fx.Node, None](), [node]
+    while pending:
+        each = pending.pop()
+        if each not in found:
+            found[each] = None
+            pending += each.all_input_nodes
+    return list(found)
 
 
 def _remove(observers: Iterable[Node], module: GraphModule) -> None:

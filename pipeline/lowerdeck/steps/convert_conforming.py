@@ -36,7 +36,7 @@ from lowerdeck.contracts.errors import (
 )
 from lowerdeck.contracts.memories import Memory
 from lowerdeck.contracts.plan import DelegationPlan, Reason, ReasonCode, listed
-from lowerdeck.delegation.exclusion import decompose_faulty
+from lowerdeck.graph.preserved_operators import decompose_faulty
 from lowerdeck.runtime.floats import FloatProgram
 from lowerdeck.runtime.loading import open_with_twins
 from lowerdeck.runtime.shared_twins import SharedTwins
