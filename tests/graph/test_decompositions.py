@@ -18,9 +18,12 @@ _Function = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 FUNCTIONS: dict[str, _Function] = {
     "addmm": lambda y, w: torch.addmm(w[0], y[0, 0], w),
     "addmm with factors": lambda y, w: torch.addmm(w[0], y[0, 0], w, beta=2, alpha=0.5),
+    "addmm with a row": lambda y, w: torch.addmm(w[:1], y[0, 0], w),
+    "addmm with a number": lambda y, w: torch.addmm(w[0, :1], y[0, 0], w),
     "addmm of what is computed": lambda y, w: torch.addmm(y[0, 0], y[0, 1], y[0, 2], alpha=0.5),
     "local_response_norm": lambda y, w: F.local_response_norm(y, 2),
     "local_response_norm of vectors": lambda y, w: F.local_response_norm(y[:, :, 0], 3),
+    "pooling of channels": lambda y, w: F.avg_pool3d(y[None], (3, 1, 1), 1),
     "addbmm": lambda y, w: torch.addbmm(y[0, 0], y[0], y[0].mT, beta=0.5),
     "addmv": lambda y, w: torch.addmv(w[0], w, y[0, 0, 0]),
     "bilinear": lambda y, w: F.bilinear(y, y, w.view(1, 8, 8).expand(2, 8, 8), w[0, :2]),
@@ -50,6 +53,12 @@ class Between(nn.Module):
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_decomposed_operator_has_its_result(name: str) -> None:
     network, x = Between(FUNCTIONS[name]).eval(), torch.randn(1, 3, 8, 8)
+    torch.testing.assert_close(export(network, [[1, 3, 8, 8]]).module()(x), network(x), rtol=1e-5, atol=1e-5)
+
+
+def test_a_pooling_with_another_divisor_keeps_it() -> None:
+    network = Between(lambda y, _: F.avg_pool3d(y[None], (3, 1, 1), 1, divisor_override=2)).eval()
+    x = torch.randn(1, 3, 8, 8)
     torch.testing.assert_close(export(network, [[1, 3, 8, 8]]).module()(x), network(x), rtol=1e-5, atol=1e-5)
 
 

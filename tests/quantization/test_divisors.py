@@ -29,6 +29,7 @@ DIVISIONS: dict[str, _Function] = {
     "reciprocal": lambda y: y * (1 / (y.sum(1, keepdim=True) + 1e-5)),
     "clamp": lambda y: y / y.amax(1, keepdim=True).clamp(min=1e-5),
     "maximum": lambda y: y / torch.maximum(y.amax(1, keepdim=True), torch.tensor(1e-5)),
+    "other bounds": lambda y: y.clamp(max=4) / (y.sum(1, keepdim=True).clamp(max=9).add(1e-5).clamp(None, 8)),
     "square": lambda y: (y * y) / (y.sum(1, keepdim=True) + 1e-5),
 }
 TARGETS = ["cortex_m55", "ethos_u55_128", "neutron_imxrt700", "xnnpack_cpu"]
@@ -83,11 +84,12 @@ class Doubled(nn.Module):
         self.first, self.constant = nn.Linear(8, 8), nn.Parameter(torch.ones(8))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        constant = self.constant
+        constant: torch.Tensor = self.constant
         for _ in range(40):
             constant = (constant + constant.relu()) / 2
         y = self.first(x)
-        return y * (torch.rsqrt(y.pow(2) + 1e-5) * constant)
+        result: torch.Tensor = y * (torch.rsqrt(y.pow(2) + 1e-5) * constant)
+        return result
 
 
 def test_a_constant_is_recognized_at_once() -> None:

@@ -19,24 +19,33 @@ _Tensor = torch.Tensor
 
 
 def decompose_rare_operators(program: ExportedProgram) -> None:
-    """Decompose them in an ATen program, where their definition is short; `rename_outputs` comes next."""
+    """Decompose them in an ATen program, where their definition is short; `rename_outputs` comes next.
+
+    One whose sizes vary stays: what it is decomposed into would depend on them.
+    """
     signature = program.graph_signature
     constant = {*signature.inputs_to_parameters, *signature.inputs_to_buffers} - {*signature.buffers_to_mutate.values()}
     for node in list(program.graph.nodes):
-        if node.op != "call_function":
+        if node.op != "call_function" or not _is_static(node):
             continue
         if node.target in _DEFINITIONS:
             replace_by(node, _DEFINITIONS[node.target])
         elif node.target == _aten.addmm.default and not _is_layer(node, constant):
             replace_by(node, _addmm)
-        elif node.target == _aten.avg_pool3d.default and _pools_channels(*node.args):
+        elif node.target == _aten.avg_pool3d.default and _pools_channels(*node.args, **node.kwargs):
             replace_by(node, _pool_of_channels)
+
+
+def _is_static(node: Node) -> bool:
+    values = [source.meta.get("val") for source in node.all_input_nodes]
+    return all(isinstance(size, int) for value in values if isinstance(value, torch.Tensor) for size in value.shape)
 
 
 def _is_layer(node: Node, constant: set[str]) -> bool:
     """Whether an addmm is a linear layer, as backends take it to be: XNNPACK, e.g., reads neither beta nor alpha."""
     bias, _, matrix = node.all_input_nodes if len(node.all_input_nodes) == len(node.args) else (node, node, node)
-    return not node.kwargs and {bias.name, matrix.name} <= constant and bias.meta["val"].ndim == 1
+    is_bias = bias.meta["val"].shape == matrix.meta["val"].shape[1:]
+    return not node.kwargs and {bias.name, matrix.name} <= constant and is_bias
 
 
 def _addmm(x: _Tensor, left: _Tensor, right: _Tensor, *, beta: float = 1, alpha: float = 1) -> _Tensor:
@@ -64,12 +73,20 @@ def _round(x: _Tensor, *, decimals: int) -> _Tensor:
     return torch.round(x * 10.0**decimals) / 10.0**decimals
 
 
-def _pools_channels(_: Any, window: Sequence[int], stride: Sequence[int] = (), padding: Any = (0,), *more: Any) -> bool:
+def _pools_channels(
+    _: Any,
+    window: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> bool:
     """Whether an average pooling is that of a local response norm, over neighbours in the first dimension alone."""
-    return list(window[1:]) == [1, 1] and set(stride) == {1} and not any(padding)
+    return list(window[1:]) == [1, 1] and set(stride) == {1} and not any(padding) and divisor_override is None
 
 
-def _pool_of_channels(x: _Tensor, window: Sequence[int], *_: Any) -> _Tensor:
+def _pool_of_channels(x: _Tensor, window: Sequence[int], *_: Any, **__: Any) -> _Tensor:
     pooled = torch.nn.functional.avg_pool2d(x.flatten(-2), [window[0], 1], stride=1)
     return pooled.reshape([*pooled.shape[:-1], *x.shape[-2:]])
 
@@ -78,7 +95,8 @@ def _take_along_dim(x: _Tensor, indices: _Tensor, dim: int | None = None) -> _Te
     if dim is None:
         return torch.gather(x.flatten(), 0, indices.flatten())
     dim %= x.ndim
-    shape = torch.broadcast_shapes(*([*each.shape[:dim], 1, *each.shape[dim + 1 :]] for each in (x, indices)))
+    around = [[*each.shape[:dim], 1, *each.shape[dim + 1 :]] for each in (x, indices)]
+    shape = torch.broadcast_shapes(*around)  # type: ignore[no-untyped-call]
     sizes = [[*shape[:dim], each.shape[dim], *shape[dim + 1 :]] for each in (x, indices)]
     return torch.gather(x.expand(sizes[0]), dim, indices.expand(sizes[1]))
 

@@ -70,14 +70,14 @@ def _above(divisor: Any, is_observer: _IsObserver, module: GraphModule) -> tuple
             break
         if is_observer(node):
             passed.append(node)
-        elif node.target in _KEEPING_AWAY:
+        elif node.target in _KEEPING_AWAY and node.args[1:2] not in [(), (None,)]:
             number: Any = node.args[1]
             sources = _with_sources(number) if isinstance(number, torch.fx.Node) else []
             if any(source.op == "placeholder" for source in sources):
                 break
             smallest = min(smallest, _value(sources, module) if sources else float(number))
             found, passed = [*found, *passed, *filter(is_observer, sources)], []
-        elif node.target not in _BEHIND:
+        elif node.target not in (*_BEHIND, _aten.clamp.default):  # a clamp without a lower bound
             break
         node = node.args[0]
     return smallest, found

@@ -24,6 +24,9 @@ def use_linear(module: GraphModule) -> None:
         *bias, left, right = node.args
         if right.op != "get_attr" or left.meta["val"].ndim < 2 or right.meta["val"].ndim != 2:
             continue
+        columns = right.meta["val"].shape[1:]
+        if node.kwargs or any(each.op != "get_attr" or each.meta["val"].shape != columns for each in bias):
+            continue
         owner, _, name = right.target.rpartition(".")
         matrix = getattr(module.get_submodule(owner), name).detach()
         weight = torch.nn.Parameter(matrix.t().clone(memory_format=torch.contiguous_format))
