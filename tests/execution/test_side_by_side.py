@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from lowerdeck.contracts.errors import ConfigurationError
-from lowerdeck.execution.side_by_side import jobs
+from lowerdeck.execution.side_by_side import jobs, will_build
 from tests.project import REPOSITORY, Project
 
 REPRO = (sys.executable, "-m", "lowerdeck.cli", "repro")
@@ -150,6 +150,23 @@ def test_a_signal_to_dvc_ends_both(tmp_path: Path, sent: signal.Signals) -> None
         time.sleep(0.05)
     for left in processes_in(tmp_path):
         left.kill()
+
+
+def test_a_build_is_foreseen_where_parameters_are_younger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = project_at(tmp_path, PARTITION, BASELINE)
+    monkeypatch.chdir(project.root)
+    assert not will_build(["repro"])  # without parameters
+    Path("params.yaml").write_text("a: 1\n")
+    assert will_build(["repro"])
+    assert not will_build(["repro", "--dry"])
+    assert not will_build(["status"])
+    Path("dvc.lock").write_text("stages: {}\n")
+    os.utime("params.yaml", (1, 1))
+    assert not will_build(["repro"])
+    os.utime("dvc.lock", (0, 0))
+    assert will_build(["repro", "convert"])
+    Path("dvc.yaml").write_text("stages: {a: {cmd: echo}}\n")
+    assert not will_build(["repro"])
 
 
 def test_jobs_are_a_positive_number() -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from lowerdeck.compat import dvc
 from lowerdeck.contracts.errors import ConfigurationError
 from lowerdeck.execution.dvc_state import LOCK
-from lowerdeck.execution.side_by_side import companions, jobs
+from lowerdeck.execution.side_by_side import companions, import_libraries, jobs, will_build
 
 _PUSHING = "Use `dvc push`"
 _FROZEN, _EMPTY = "%s is frozen.", "'%s' is empty."
@@ -47,6 +47,8 @@ def main(arguments: list[str]) -> int:
     except ConfigurationError as error:
         print(f"lowerdeck repro: {error}", file=sys.stderr)
         return 1
+    if will_build(arguments):
+        import_libraries()  # while DVC is imported and looks at the stages
     from dvc.cli import main as run_dvc
 
     news = _News()

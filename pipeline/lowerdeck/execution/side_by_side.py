@@ -4,7 +4,8 @@ DVC runs one stage after the other. baseline needs nothing of partition and conv
 most of a build. Its command therefore starts when theirs do. DVC comes to the stage in its usual order, waits for the
 command instead of starting it, and records the stage there: dvc.lock and all outputs are those of `dvc repro`.
 
-The preload server starts with the first stage that runs, which prepares data in a fresh clone.
+The preload server starts with the first stage that runs, which prepares data in a fresh clone, or before DVC looks at
+the stages if one will surely run.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from typing import Any
 from lowerdeck.compat import dvc
 from lowerdeck.contracts.errors import ConfigurationError
 from lowerdeck.execution import preload
+from lowerdeck.execution.dvc_state import LOCK
 from lowerdeck.execution.environment import fixed_environment
 
 JOBS = "LOWERDECK_JOBS"
@@ -45,6 +47,20 @@ def jobs(environment: Mapping[str, str]) -> int:
     if not (text.isascii() and text.isdigit() and int(text) > 0):
         raise ConfigurationError(f"{JOBS} is {text!r}; set it to the number of stages that may run at a time, e.g. 1")
     return int(text)
+
+
+def will_build(arguments: Sequence[str]) -> bool:
+    """Whether DVC with `arguments` will surely run a stage of ours: params.yaml is younger than what was built of it."""
+    pipeline, params, lock = Path("dvc.yaml"), Path("params.yaml"), Path(LOCK)
+    if list(arguments[:1]) != ["repro"] or "--dry" in arguments or not (pipeline.is_file() and params.is_file()):
+        return False
+    is_younger = not lock.is_file() or params.stat().st_mtime_ns > lock.stat().st_mtime_ns
+    return is_younger and _OWN.search(pipeline.read_text(errors="replace")) is not None
+
+
+def import_libraries() -> None:
+    """Let the preload server import what lowering needs, unless it has."""
+    preload.start(preload.LOWERING, {**os.environ, **fixed_environment()})
 
 
 class _Companion:
@@ -109,7 +125,7 @@ class _Companions:
         """Take the place of DVC's function that runs one stage, which it calls."""
         if not self._is_importing and any(_OWN.fullmatch(str(step.cmd)) for step in self._steps):
             self._is_importing = True
-            preload.start(preload.LOWERING, {**os.environ, **fixed_environment()})  # compose would do so later
+            import_libraries()  # compose would do so later
         if stage in self._steps and stage.addressing not in self._started:
             for ready in self._ready_beside(stage):
                 self._started[ready.addressing] = _Companion(ready)
