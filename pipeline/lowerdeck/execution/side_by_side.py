@@ -5,7 +5,7 @@ most of a build. Its command therefore starts when theirs do. DVC comes to the s
 command instead of starting it, and records the stage there: dvc.lock and all outputs are those of `dvc repro`.
 
 The preload server starts with the first stage that runs, which prepares data in a fresh clone, or before DVC looks at
-the stages if one will surely run.
+the stages if one is about to run.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def jobs(environment: Mapping[str, str]) -> int:
 
 
 def will_build(arguments: Sequence[str]) -> bool:
-    """Whether DVC with `arguments` will surely run a stage of ours: params.yaml is younger than what was built of it."""
+    """Whether DVC with `arguments` is about to run a stage of ours: params.yaml is younger than what was built of it."""
     pipeline, params, lock = Path("dvc.yaml"), Path("params.yaml"), Path(LOCK)
     if list(arguments[:1]) != ["repro"] or "--dry" in arguments or not (pipeline.is_file() and params.is_file()):
         return False
