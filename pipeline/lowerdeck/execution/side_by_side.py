@@ -50,7 +50,7 @@ def jobs(environment: Mapping[str, str]) -> int:
 
 
 def will_build(arguments: Sequence[str]) -> bool:
-    """Whether DVC with `arguments` is about to run a stage of ours: params.yaml is younger than what was built of it."""
+    """Whether `arguments` let DVC run a stage of ours: params.yaml is younger than what was built of it."""
     pipeline, params, lock = Path("dvc.yaml"), Path("params.yaml"), Path(LOCK)
     if list(arguments[:1]) != ["repro"] or "--dry" in arguments or not (pipeline.is_file() and params.is_file()):
         return False
