@@ -119,3 +119,15 @@ def samples(case: Case, count: int) -> list[tuple[torch.Tensor, ...]]:
 
 def _sample(shape: Shape, positive: bool, generator: torch.Generator) -> torch.Tensor:
     return torch.rand(shape, generator=generator) + 0.5 if positive else torch.randn(shape, generator=generator)
+
+
+class Addmm(nn.Module):
+    """addmm with constants: torch.export turns nn.Linear into aten.linear."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.randn(32, 16)), nn.Parameter(torch.randn(16))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[n x 32] -> [n x 16]."""
+        return torch.addmm(self.bias, x, self.weight)

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lowerdeck.contracts.backends import Flavor
-from lowerdeck.operators.case import BOTH_BROADCAST, IMAGE, ROWS, Case, Function, Shape, function
+from lowerdeck.operators.case import BOTH_BROADCAST, IMAGE, ROWS, Addmm, Case, Function, Shape, function
 from lowerdeck.operators.measure import BackendArguments
 from lowerdeck.operators.precisions import PRECISIONS
 
@@ -28,18 +28,6 @@ _PAIR = (IMAGE, IMAGE)
 _SEQUENCE: Shape = (1, 8, 16)
 _NINE: Shape = (1, 3, 1, 3)
 _CAT = function(lambda x, y: torch.cat([x, y], 1))
-
-
-class _Addmm(nn.Module):
-    """addmm itself: torch.export turns nn.Linear into aten.linear."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight, self.bias = nn.Parameter(torch.randn(32, 16)), nn.Parameter(torch.randn(16))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[n x 32] -> [n x 16]."""
-        return torch.addmm(self.bias, x, self.weight)
 
 
 def _case(operator: str, make: Callable[..., nn.Module], what: str = "", **more: Any) -> Case:
@@ -180,7 +168,7 @@ _NOT_LISTED = (
 _QUANTIZED = (
     _plain("abs.default", torch.abs),
     _plain("adaptive_avg_pool2d.default", F.adaptive_avg_pool2d, (4, 8)),
-    _case("addmm.default", _Addmm, shapes=(ROWS,)),
+    _case("addmm.default", Addmm, shapes=(ROWS,)),
     _case("add.Tensor", function(torch.add), shapes=_PAIR),
     _plain("avg_pool2d.default", F.avg_pool2d, 2, 2),
     _case("cat.default", _CAT, shapes=_PAIR),

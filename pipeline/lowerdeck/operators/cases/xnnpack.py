@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lowerdeck.contracts.backends import DynamicDimension, Flavor
-from lowerdeck.operators.case import BOTH_BROADCAST, IMAGE, ROWS, Case, Shape, function
+from lowerdeck.operators.case import BOTH_BROADCAST, IMAGE, ROWS, Addmm, Case, Shape, function
 from lowerdeck.operators.measure import BackendArguments
 
 TARGETS = (
@@ -206,7 +206,8 @@ _NOT_LISTED = (
         )
         for name in ("choose_qparams_affine", "quantize_affine", "dequantize_affine")
     ),
-    _case("addmm", function(torch.addmm), shapes=((4, 4), (4, 8), (8, 4)), precisions=_FLOATS),
+    _case("addmm", Addmm, shapes=(ROWS,), precisions=_FLOATS),
+    _case("addmm", function(torch.addmm), "computed operands", shapes=((4, 4), (4, 8), (8, 4)), precisions=_FLOATS),
     _case("batch_norm", lambda: nn.BatchNorm2d(8)),
     _layer("batch_norm", lambda: nn.Sequential(nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8)), "behind conv2d"),
     _plain("clone", torch.clone),
