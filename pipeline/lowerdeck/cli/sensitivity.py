@@ -87,6 +87,7 @@ def _trials(options: argparse.Namespace) -> tuple[Trials, int]:
     from lowerdeck.execution.chosen.quantization import chosen_quantizer
     from lowerdeck.graph.memory_formats import memory_format_of, to_memory_format
     from lowerdeck.graph.state import initial_state
+    from lowerdeck.quantization.divisors import keep_divisors_in_float
     from lowerdeck.quantization.pt2e import prepare, restore_observers
     from lowerdeck.quantization.sensitivity import Trials
 
@@ -109,6 +110,7 @@ def _trials(options: argparse.Namespace) -> tuple[Trials, int]:
         samples = [dataclasses.replace(sample, label=None) for sample in samples]
     prepared = prepare(program, quantizer)
     restore_observers(prepared, read_observers())
+    keep_divisors_in_float(prepared)  # as quantize does
     return Trials(prepared, samples, TrialResults(_key(options.split, samples))), len(samples)
 
 
