@@ -32,7 +32,6 @@ FUNCTIONS: dict[str, _Function] = {
     "hypot": lambda y, w: torch.hypot(y, y.mT),
     "ldexp": lambda y, w: torch.ldexp(y, torch.tensor(2)),
     "take_along_dim": lambda y, w: torch.take_along_dim(y, torch.arange(8).flip(0).view(1, 1, 8, 1), -2),
-    "take_along_dim of all": lambda y, w: torch.take_along_dim(y, torch.arange(16) * 3),
     "round to decimals": lambda y, w: torch.round(y, decimals=1),
 }
 

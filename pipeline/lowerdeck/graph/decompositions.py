@@ -28,6 +28,8 @@ def decompose_rare_operators(program: ExportedProgram) -> None:
     for node in list(program.graph.nodes):
         if node.op != "call_function" or not _is_static(node):
             continue
+        if node.target == _aten.take_along_dim.default and (len(node.args) < 3 or node.args[2] is None):
+            continue  # its elements in a row, which a view of channels-last memory is not
         if node.target in _DEFINITIONS:
             replace_by(node, _DEFINITIONS[node.target])
         elif node.target == _aten.addmm.default and not _is_layer(node, constant):
@@ -66,7 +68,8 @@ def _weighted(x: _Tensor, weight: float) -> _Tensor:
 
 def _bilinear(left: _Tensor, right: _Tensor, weight: _Tensor, bias: _Tensor | None = None) -> _Tensor:
     products = (left[..., :, None] * right[..., None, :]).flatten(-2)
-    return torch.nn.functional.linear(products, weight.flatten(1), bias)
+    result = products @ weight.flatten(1).t()  # a linear layer would be traced as addmm
+    return result if bias is None else result + bias
 
 
 def _round(x: _Tensor, *, decimals: int) -> _Tensor:
@@ -91,9 +94,7 @@ def _pool_of_channels(x: _Tensor, window: Sequence[int], *_: Any, **__: Any) -> 
     return pooled.reshape([*pooled.shape[:-1], *x.shape[-2:]])
 
 
-def _take_along_dim(x: _Tensor, indices: _Tensor, dim: int | None = None) -> _Tensor:
-    if dim is None:
-        return torch.gather(x.flatten(), 0, indices.flatten())
+def _take_along_dim(x: _Tensor, indices: _Tensor, dim: int) -> _Tensor:
     dim %= x.ndim
     around = [[*each.shape[:dim], 1, *each.shape[dim + 1 :]] for each in (x, indices)]
     shape = torch.broadcast_shapes(*around)  # type: ignore[no-untyped-call]
