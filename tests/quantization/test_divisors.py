@@ -98,6 +98,23 @@ def test_a_constant_is_recognized_at_once() -> None:
     assert verdict == "right", detail
 
 
+class Inverted(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.last(1 / (self.first(x).abs() + 1e-2))
+        return result
+
+
+def test_without_recorded_ranges_nothing_is_kept_in_float() -> None:
+    samples = [(torch.randn(4, 8),) for _ in range(8)]
+    scheme = QuantizationScheme(name="int8_dynamic")
+    verdict, detail = lowered(Inverted().eval(), samples, create("xnnpack_cpu"), scheme)
+    assert verdict == "right", detail
+
+
 @pytest.mark.parametrize("target", quick_first(TARGETS))
 @pytest.mark.parametrize("name", quick_first(list(DIVISIONS)))
 def test_the_program_divides_as_the_quantized_model_does(

@@ -48,8 +48,10 @@ def keep_divisors_in_float(calibrated: GraphModule) -> None:
         module = modules[str(observer.target)]
         recorded: Any = getattr(module, "activation_post_process", module)
         lowest, highest = (getattr(recorded, name, torch.zeros(0)) for name in ("min_val", "max_val"))
+        if lowest.numel() != 1:  # nothing was recorded, as where activations are quantized when the program runs
+            return False
         steps = recorded.quant_max - recorded.quant_min
-        return lowest.numel() == 1 and float(highest) > steps * min(smallest, float(lowest)) >= 0
+        return bool(float(highest) > steps * min(smallest, float(lowest)) >= 0)
 
     for node in calibrated.graph.find_nodes(op="call_function", target=_aten.div.Tensor):
         smallest, above = _above(node.args[1], is_observer, calibrated)
