@@ -18,6 +18,7 @@ from executorch.exir import to_edge_transform_and_lower
 from lowerdeck.backends.neutron.converter import REFERENCE, ConverterOptions, convert
 from lowerdeck.backends.neutron.reference import neutron_converter
 from lowerdeck.backends.xnnpack.patterns import possible_patterns
+from lowerdeck.compat.exir import COMPILE_ALL
 from lowerdeck.compat.fast_graph_passes import fast_graph_passes
 from lowerdeck.compat.nxp import EDGE_PASS
 from lowerdeck.compat.replacement import Replacement
@@ -32,7 +33,7 @@ from tests.backends.neutron.test_converter import RELU
 from tests.compat.replacements import declared
 from tests.conftest import TARGETS, Lowered, backend_for, small_network
 from tests.marks import quick_first
-from tests.networks import quantized_mixed
+from tests.networks import MIXED_SHAPE, Mixed, lowered_network, quantized_mixed
 from tests.project import REPOSITORY
 
 EXAMPLE = (torch.zeros(1, 3, 32, 32),)
@@ -87,6 +88,12 @@ def partitioned() -> bytes:
     made, file = partition(quantized_mixed(neutron()), neutron()), io.BytesIO()
     pt2.save_edge(made.program, made.edge_config, file)
     return file.getvalue()
+
+
+def compiled(folder: Path) -> tuple[bytes, list[bytes]]:
+    """The program of such a network, which has several partitions, and their payloads."""
+    made = lowered_network(Mixed(), MIXED_SHAPE, neutron(), folder)
+    return made.program, [partition.payload for partition in made.partitions]
 
 
 def neutron() -> Backend:
@@ -146,6 +153,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[object,
         searched_again = quantized_by_histograms()
     with without(EDGE_PASS):
         traced_again = partitioned()
+    with without(COMPILE_ALL):
+        one_by_one = compiled(tmp_path_factory.mktemp("one"))
     return {
         "dvc.PARSE_FOR_UPDATE": (plain_lock, fast_lock),
         "nxp.EDGE_PASS": (traced_again, partitioned()),
@@ -155,6 +164,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[object,
         "pytorch.DELEGATE_CALL": graphs,
         "exir.CHECK_DTYPES": graphs,
         "exir.EXECUTE_NODE": graphs,
+        "exir.COMPILE_ALL": (one_by_one, compiled(tmp_path_factory.mktemp("several"))),
         "pytorch.RUN_DECOMPOSITIONS": graphs,
         "pytorch.CANONICALIZE": (plain_stored, fast_stored),
         "pytorch.SERIALIZER_TYPING": loaded,

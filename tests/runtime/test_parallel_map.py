@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from multiprocessing import reduction
 from pathlib import Path
@@ -78,6 +79,25 @@ def test_few_results_wait_for_a_slow_caller(tmp_path: Path) -> None:
     time.sleep(0.2)
     assert len(list(tmp_path.iterdir())) <= 5
     results.close()  # type: ignore[attr-defined]  # a generator, which ends its processes
+
+
+def test_a_killed_process_is_noticed() -> None:
+    """As the kernel kills one where the memory is full."""
+    with pytest.raises(LowerdeckError, match="was killed, or crashed"):
+        list(in_order(lambda item: os.kill(os.getpid(), signal.SIGKILL), range(4), 2))
+    assert list(in_order(lambda item: item, range(4), 2)) == [0, 1, 2, 3]
+
+
+def test_an_error_does_not_wait_for_the_others() -> None:
+    def fail(item: int) -> None:
+        if item == 0:
+            raise LowerdeckError("item 0 is not to be had")
+        time.sleep(60)
+
+    started = time.monotonic()
+    with pytest.raises(LowerdeckError, match="item 0"):
+        list(in_order(fail, range(4), 2))
+    assert time.monotonic() - started < 30
 
 
 def test_this_machine_has_processors() -> None:

@@ -16,3 +16,8 @@ EXECUTE_NODE = Replacement(
     "the pass before: a quarter of the time of compiling MobileNetV2 for Ethos-U, a third for a vision transformer.",
     for_speed_only=True,
 )
+COMPILE_ALL = Replacement(
+    target="executorch.exir.backend.backend_details:BackendDetails.preprocess_multimethod",
+    reason="It compiles a program's partitions one after the other, on one processor.",
+    for_speed_only=True,
+)

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 _COMPILING = BackendDetails.preprocess_multimethod.__func__.__code__
 """ExecuTorch's loop over the partitions of a backend."""
-_NOT_ABOUT_AN_OPERATOR = (ConverterTimeoutError, OSError, MemoryError)
+NOT_ABOUT_AN_OPERATOR = (ConverterTimeoutError, OSError, MemoryError)
+"""What a compiler raises whatever partition it compiles."""
 
 
 @contextmanager
@@ -35,7 +36,7 @@ def naming_failed_partition(plan: DelegationPlan) -> Iterator[None]:
     """
     try:
         yield
-    except _NOT_ABOUT_AN_OPERATOR:
+    except NOT_ABOUT_AN_OPERATOR:
         raise
     except Exception as error:
         program = _compiled_program(error)

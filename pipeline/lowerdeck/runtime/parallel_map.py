@@ -9,15 +9,23 @@ import os
 import pickle
 import signal
 import sys
-import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
+
+from lowerdeck.contracts.errors import LowerdeckError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _AHEAD = 2
 """Items per process whose results may wait to be taken."""
+_ENDED = (
+    "a process that worked for this one was killed, or crashed. If the memory was full, as `dmesg` then says, allow "
+    "one processor (`taskset -c 0 dvc repro`), so that nothing else runs beside it, or a smaller evaluation.batch_size"
+)
 _work: Callable[[Any], Any] | None = None
 """The function for the processes of a pool, which they inherit by forking."""
 
@@ -34,30 +42,34 @@ def in_order(work: Callable[[Item], Result], items: Sequence[Item], num_processe
         work: Its exceptions are raised here; its results have to be picklable.
         items: Have to be picklable.
         num_processes: With 1, this process does the work itself. Forked processes lack the threads of this one.
+
+    Raises:
+        LowerdeckError: a forked process was killed or crashed.
     """
     if num_processes == 1 or len(items) < 2 or "fork" not in multiprocessing.get_all_start_methods():
         yield from map(work, items)
         return
     global _work
     _work = work
-    num_processes = min(num_processes, len(items))
-    window = threading.Semaphore(_AHEAD * num_processes)
-
-    def admitted() -> Iterator[Item]:
-        for item in items:
-            window.acquire()
-            yield item
-
-    try:
-        with multiprocessing.get_context("fork").Pool(num_processes, _die_with_parent) as pool:
-            try:
-                for result in pool.imap(_call, admitted()):
-                    yield pickle.loads(result)  # noqa: S301  made by a fork of this process
-                    window.release()
-            finally:
-                window.release(len(items))  # the pool waits for the thread that takes items
-    finally:
-        _work = None
+    fork, num_processes = multiprocessing.get_context("fork"), min(num_processes, len(items))
+    waiting, others = deque[Future[bytes]](), set(multiprocessing.active_children())
+    # Unlike multiprocessing's own pool, this one notices that a process was killed.
+    with ProcessPoolExecutor(num_processes, fork, _die_with_parent) as pool:
+        try:
+            for item in items:
+                waiting.append(pool.submit(_call, item))
+                if len(waiting) == _AHEAD * num_processes:
+                    yield pickle.loads(waiting.popleft().result())  # noqa: S301  made by a fork of this process
+            while waiting:
+                yield pickle.loads(waiting.popleft().result())  # noqa: S301  as above
+        except BaseException as error:
+            for process in set(multiprocessing.active_children()) - others:  # nobody waits for their results
+                process.terminate()
+            if isinstance(error, BrokenProcessPool):
+                raise LowerdeckError(_ENDED) from error
+            raise
+        finally:
+            _work = None
 
 
 def _call(item: Any) -> bytes:

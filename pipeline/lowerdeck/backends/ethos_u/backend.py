@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, get_args
@@ -177,6 +177,7 @@ class EthosU(Backend[Device, Options, FlavorOptions]):
 
         from torch.fx.passes.infra.pass_base import PassResult
 
+        from lowerdeck.backends.concurrent_compilation import concurrent_compilation
         from lowerdeck.backends.ethos_u import vela, vela_layers
         from lowerdeck.backends.ethos_u.activations import exact_fusing
         from lowerdeck.backends.ethos_u.concatenations import complete_concatenations
@@ -221,6 +222,8 @@ class EthosU(Backend[Device, Options, FlavorOptions]):
             arm.ENSURE_UNIQUE_OUTPUTS.active(copy_what_is_handed_on()),
             arm.FUSE_CONSECUTIVE_RESCALES.active(lambda _, graph_module: PassResult(graph_module, modified=False)),
             debug_info(self.options.debug_info, workdir / "debug"),
+            # Debug information counts the graphs of all partitions, and has one folder.
+            nullcontext() if self.options.debug_info else concurrent_compilation(compiled),
         ):
             yield compiled
 

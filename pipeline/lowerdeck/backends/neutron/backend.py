@@ -171,6 +171,7 @@ class Neutron(Backend[Device, Options, FlavorOptions]):
     def compiling(self, workdir: Path) -> Iterator[list[CompiledPartition]]:
         """Run the converter for every partition in its own process and folder; LiteRT models are the host twins."""
         sdk.provide_sdk(self._converter_flavor)
+        from lowerdeck.backends.concurrent_compilation import concurrent_compilation
         from lowerdeck.backends.neutron.redirection import complete_redirection
 
         compiled: list[CompiledPartition] = []
@@ -198,7 +199,7 @@ class Neutron(Backend[Device, Options, FlavorOptions]):
             self.options.extra_flags,
         )
         redirecting = nxp.REDIRECT_TENSOR.active(complete_redirection())
-        with nxp.BINARY_PAYLOAD.active(compose_and_keep), redirecting, intercepted:
+        with nxp.BINARY_PAYLOAD.active(compose_and_keep), redirecting, intercepted, concurrent_compilation(compiled):
             yield compiled
 
     def converter(self) -> Converter:

@@ -154,6 +154,7 @@ class Xnnpack(Backend[Device, Options]):
         """Collect the serialized partitions, which need no twins: ExecuTorch's runtime executes them on the host."""
         from executorch.backends.xnnpack.serialization.xnnpack_graph_schema import XNNStaticTranspose
 
+        from lowerdeck.backends.concurrent_compilation import concurrent_compilation
         from lowerdeck.backends.xnnpack.patterns import possible_patterns
 
         compiled: list[CompiledPartition] = []
@@ -171,7 +172,9 @@ class Xnnpack(Backend[Device, Options]):
             payload: bytes = serialize(graph, *arguments)
             return payload
 
-        with compat.PREPROCESS.active(preprocess), compat.SERIALIZE.active(serialize_counted), self._logging():
+        side_by_side = nullcontext() if self.options.verbose else concurrent_compilation(compiled)  # logs stay in order
+        replaced = compat.PREPROCESS.active(preprocess), compat.SERIALIZE.active(serialize_counted)
+        with replaced[0], replaced[1], self._logging(), side_by_side:
             yield compiled
 
     def _logging(self) -> AbstractContextManager[None]:
