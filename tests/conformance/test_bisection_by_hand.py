@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
-from lowerdeck.conformance.bisection import find_culprit, find_uncompilable
+from lowerdeck.conformance.bisection import find_culprit, find_hidden, find_uncompilable
 from lowerdeck.conformance.units import Unit
 from lowerdeck.contracts.conformance import ErrorUnit, OutputError, PartitionConformance
 
@@ -75,6 +76,38 @@ def test_two_units_of_a_partition_that_are_wrong_only_together_are_both_to_blame
     found = find_culprit(units(2), Compiler(lambda names: len(names) == 2))
     assert found is not None
     assert found.units == (("n0",), ("n1",))
+
+
+@pytest.mark.parametrize("culprit", range(7))
+def test_a_wrong_unit_is_found_in_units_whose_errors_show_nothing(culprit: int) -> None:
+    """Every piece of more than two units is loose, and right by its bound."""
+
+    def check(chosen: Sequence[Unit]) -> PartitionConformance:
+        if len(chosen) > 2:
+            loose = replace(conformance(False).worst, sensitivity=100.0)
+            return PartitionConformance(partition="tag0", depth=1, outputs=(loose,))
+        return conformance((f"n{culprit}",) in chosen)
+
+    found = find_hidden(units(7), check)
+    assert found is not None
+    assert found.units == ((f"n{culprit}",),)
+
+
+def test_units_with_small_bounds_are_not_divided() -> None:
+    compiler = Compiler(lambda names: False)
+    assert find_hidden(units(16), compiler) is None
+    assert compiler.count == 2
+
+
+def test_what_cannot_be_compiled_alone_is_divided() -> None:
+    compiler = Compiler(lambda names: None if len(names) == 4 else "n6" in names)
+    found = find_hidden(units(8), compiler)
+    assert found is not None
+    assert found.units == (("n6",),)
+
+
+def test_one_unit_hides_nothing() -> None:
+    assert find_hidden(units(1), Compiler(lambda names: True)) is None
 
 
 class Failing:

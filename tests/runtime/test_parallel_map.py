@@ -57,6 +57,18 @@ def test_one_process_does_the_work_itself() -> None:
     assert set(in_order(lambda item: os.getpid(), [1, 2, 3], 1)) == {os.getpid()}
 
 
+def test_threads_of_the_parent_are_not_waited_for() -> None:
+    """PyTorch splits large tensors among its threads, which a fork lacks (build.num_threads)."""
+    threads, large = torch.get_num_threads(), torch.ones(1 << 20)
+    torch.set_num_threads(2)
+    try:
+        assert float((large + 1).sum()) == 2 << 20  # starts the threads
+        assert list(in_order(lambda item: float((large * item).sum()), range(3), 2)) == [0, 1 << 20, 2 << 20]
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)
+
+
 def test_an_error_ends_it_with_its_message() -> None:
     def fail(item: int) -> int:
         if item == 1:

@@ -245,6 +245,55 @@ def test_exclusions_have_a_bound(checked: Callable[..., Any]) -> None:
         checked(max_rounds=0)
 
 
+class Steep(Skip):
+    """Skip with few negative values before its ReLU, and then a function that makes a far value of the next step, so
+    that rounding may explain any error of its result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        nn.init.constant_(self.rectified.bias, 1.0)  # type: ignore[arg-type]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.sigmoid(1000 * torch.sin(300 * super().forward(x)))
+
+
+@pytest.mark.usefixtures("faulty")
+def test_a_fault_does_not_hide_in_what_rounding_may_explain(
+    conforming: Callable[..., tuple[ConvertedConforming, list[str]]],
+) -> None:
+    torch.manual_seed(0)
+    samples: Samples = [(torch.randn(1, 3, 8, 8),) for _ in range(2)]
+    quantized, backend = quantized_for("ethos_u55_128", Steep(), samples)
+    found, said = conforming(quantized, backend, samples)
+    assert "which could hide a wrong operator: comparing pieces of it" in said[0]
+    kept_off = {node.operator for node in found.plan.nodes if node.reason and node.compute}
+    assert kept_off == {"aten.convolution.default", "aten.relu.default"}
+    assert "test_convert_conforming.py:" in "\n".join(said)
+
+
+@pytest.mark.parametrize("altered", [True, False])
+def test_a_kernel_does_not_hide_in_what_rounding_may_explain(altered: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sum of CMSIS-NN is altered where it is large, or not at all."""
+    from lowerdeck.runtime import operators
+
+    add, count = operators._WITHOUT_SCHEMA["cortex_m::quantized_add.out"]
+
+    def altered_add(*arguments: Any) -> torch.Tensor:
+        result: torch.Tensor = add(*arguments)
+        return torch.where(result > 50, result - 20, result)
+
+    if altered:
+        monkeypatch.setitem(operators._WITHOUT_SCHEMA, "cortex_m::quantized_add.out", (altered_add, count))
+    torch.manual_seed(0)
+    network = Then(lambda x: torch.sigmoid(1000 * torch.sin(300 * (x + x.flip(3)))))
+    samples: Samples = [(torch.randn(1, 2, 8, 8),) for _ in range(8)]
+    if altered:
+        with pytest.raises(ConversionError, match=r"the first operator to deviate computes .*\(aten\.add"):
+            lowered(network.eval(), samples, create("cortex_m55"))
+    else:
+        assert lowered(network.eval(), samples, create("cortex_m55"))[0] == "right"
+
+
 class Chained(nn.Module):
     """A partition with two results, a sum on the CPU, and a partition that takes all three; indexing has nodes, too."""
 

@@ -78,6 +78,25 @@ def find_culprit(found: Sequence[Unit], check: Check, max_together: int = MAX_TO
     return Culprit(units=tuple(pieces), conformance=conformance)
 
 
+def find_hidden(found: Sequence[Unit], check: Check) -> Culprit | None:
+    """A piece that computes something else, of units whose common error rounding may explain; None if there is none.
+
+    They are divided until the errors of pieces say something about their operators.
+
+    Args:
+        found: Units in an order in which none depends on a later one.
+        check: Compiles some consecutive units.
+    """
+    half = len(found) // 2
+    for pieces in (found[:half], found[half:]) if half else ():
+        conformance = check(pieces)
+        if _is_wrong(conformance):
+            return find_culprit(pieces, check, len(pieces))
+        if (conformance is None or conformance.is_loose) and (culprit := find_hidden(pieces, check)) is not None:
+            return culprit
+    return None
+
+
 def find_uncompilable(found: Sequence[Unit], fails: Callable[[Sequence[Unit]], bool]) -> list[tuple[Unit, ...]]:
     """All smallest pieces of `found`, whose units fail to compile together; empty where no operator is to blame.
 
@@ -150,7 +169,12 @@ class PieceCompiler:
 
 
 def culprit_of(
-    part: Subgraph, compiler: PieceCompiler, samples: Sequence[Values], max_together: int = MAX_TOGETHER
+    part: Subgraph,
+    compiler: PieceCompiler,
+    samples: Sequence[Values],
+    max_together: int = MAX_TOGETHER,
+    *,
+    may_hide: bool = False,
 ) -> Culprit | None:
     """The piece of a partition that makes it wrong; None where every piece is right on its own.
 
@@ -159,6 +183,7 @@ def culprit_of(
         compiler: Compiles pieces of it.
         samples: For every sample the values of all nodes.
         max_together: Most operators of the piece.
+        may_hide: Whether rounding may explain the partition's own error.
     """
 
     def check(chosen: Sequence[Unit]) -> PartitionConformance | None:
@@ -171,7 +196,8 @@ def culprit_of(
         except Exception:  # a piece that cannot be compiled or executed alone shows nothing, whatever is raised
             return None
 
-    return find_culprit(units(part.program.graph), check, max_together)
+    found = units(part.program.graph)
+    return find_hidden(found, check) if may_hide else find_culprit(found, check, max_together)
 
 
 def uncompilable_pieces(

@@ -62,7 +62,7 @@ def output_error(
     if not math.isfinite(by_rounding.max_error):  # it left the domain of a function, and explains nothing
         return error
     bound, mean = max(error.bound, by_rounding.max_error), max(error.mean_bound, by_rounding.mean_error)
-    return replace(error, bound=bound, mean_bound=mean)
+    return replace(error, bound=bound, mean_bound=mean, sensitivity=max(bound / error.bound, mean / error.mean_bound))
 
 
 def _error_within(

@@ -21,6 +21,8 @@ class ErrorUnit(StrEnum):
     """Share of elements that differ; for indices and booleans."""
 
 
+_MOST_SENSITIVE = 4.0
+"""Largest sensitivity at which the error of an output says something about single operators before it."""
 NUM_CHECK_INPUTS = 4
 """Inputs of the model that calibrate keeps for comparisons."""
 
@@ -39,11 +41,19 @@ class OutputError:
     """Largest `max_error` that rounding explains."""
     mean_bound: float
     """Largest `mean_error` that rounding explains."""
+    sensitivity: float = 1.0
+    """How many times the bounds are what the number of roundings explains: more than 1 where that is exceeded, and the
+    reference itself, rounded in another way, differs by more."""
 
     @property
     def excess(self) -> float:
         """The error relative to its bound: above 1 where rounding does not explain it."""
         return max(self.max_error / self.bound, self.mean_error / self.mean_bound)
+
+    @property
+    def is_loose(self) -> bool:
+        """Whether rounding may explain so large an error that a wrong operator could hide in it."""
+        return self.sensitivity > _MOST_SENSITIVE
 
     def __str__(self) -> str:
         return (
@@ -76,6 +86,11 @@ class PartitionConformance:
     def worst(self) -> OutputError:
         """The output with the largest error relative to its bound."""
         return max(self.outputs, key=lambda output: output.excess)
+
+    @property
+    def is_loose(self) -> bool:
+        """Whether an output's error says nothing about single operators."""
+        return any(output.is_loose for output in self.outputs)
 
     @property
     def conforms(self) -> bool:

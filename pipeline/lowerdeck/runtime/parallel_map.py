@@ -41,7 +41,7 @@ def in_order(work: Callable[[Item], Result], items: Sequence[Item], num_processe
     Args:
         work: Its exceptions are raised here; its results have to be picklable.
         items: Have to be picklable.
-        num_processes: With 1, this process does the work itself. Forked processes lack the threads of this one.
+        num_processes: With 1, this process does the work itself. Forked processes have one thread.
 
     Raises:
         LowerdeckError: a forked process was killed or crashed.
@@ -54,7 +54,7 @@ def in_order(work: Callable[[Item], Result], items: Sequence[Item], num_processe
     fork, num_processes = multiprocessing.get_context("fork"), min(num_processes, len(items))
     waiting, others = deque[Future[bytes]](), set(multiprocessing.active_children())
     # Unlike multiprocessing's own pool, this one notices that a process was killed.
-    with ProcessPoolExecutor(num_processes, fork, _die_with_parent) as pool:
+    with ProcessPoolExecutor(num_processes, fork, _prepare_worker) as pool:
         try:
             for item in items:
                 waiting.append(pool.submit(_call, item))
@@ -89,9 +89,14 @@ class _Pickler(pickle.Pickler):
         return torch.from_numpy, (value.numpy(),)
 
 
-def _die_with_parent() -> None:
-    """Have the kernel kill this process when its parent dies, and leave Ctrl-C to the parent."""
+def _prepare_worker() -> None:
+    """Have the kernel kill this process when its parent dies, leave Ctrl-C to the parent, and use one thread.
+
+    OpenMP waits forever for threads that the parent had (build.num_threads) and a fork has not.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(1)
     if sys.platform == "linux":
         parent_death_signal = 1  # PR_SET_PDEATHSIG of linux/prctl.h
         ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGKILL)

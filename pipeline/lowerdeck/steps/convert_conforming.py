@@ -6,12 +6,13 @@ Operators are to blame where the backend computes something else than the quanti
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lowerdeck.conformance.bisection import MAX_TOGETHER, PieceCompiler, culprit_of, uncompilable_pieces
+from lowerdeck.conformance.bisection import MAX_TOGETHER, Culprit, PieceCompiler, culprit_of, uncompilable_pieces
 from lowerdeck.conformance.partitions import (
     KERNELS,
     Inputs,
@@ -106,7 +107,7 @@ def convert_conforming(
         LowerdeckError: see `convert`.
     """
     samples, faulty, accumulating = samples[: settings.num_samples], dict[str, Reason](), set[frozenset[str]]()
-    accepted = plan.mismatches
+    accepted, examined = plan.mismatches, set[frozenset[str]]()
     for round_number in range(settings.max_rounds + 1):
         may_exclude = settings.on_mismatch == "exclude" and round_number < settings.max_rounds
         folder = workdir / f"round_{round_number}"
@@ -138,9 +139,10 @@ def convert_conforming(
             accumulating=frozenset(part.tag for part, _ in checked if part.nodes in accumulating),
             unchecked=tuple(unchecked),
         )
-        mismatches = [(part, found) for part, found in checked if not found.conforms and part.nodes not in accumulating]
-        for _, found in mismatches:
-            report(f"partition {found.partition} computes something else than the quantized model: {found.worst}")
+        pieces_of = partial(_piece_compiler, manager, backend, folder, faulty)
+        values_of = partial(all_values, manager.exported_program(), samples=samples)
+        hidden = _hidden_culprits(checked, examined, pieces_of, values_of, report)
+        mismatches = _mismatches(checked, hidden, accumulating, report)
         if not mismatches or settings.on_mismatch == "warn":
             accepted += tuple(f"partition {found.partition}: {found.worst}" for _, found in mismatches)
             result = replace(result, plan=replace(plan, mismatches=accepted, layers=converted.layers))
@@ -150,9 +152,11 @@ def convert_conforming(
         if not may_exclude:
             raise _not_conforming_error(mismatches, settings)
         for part, found in mismatches:
-            report(f"partition {part.tag}: looking for the operator to blame")
-            pieces = PieceCompiler(manager, backend, folder / f"pieces_{part.tag}", faulty)
-            wrong = _wrong_results(part, found, pieces, all_values(manager.exported_program(), part, samples), plan)
+            culprit = hidden.get(part.nodes)
+            if culprit is None:
+                report(f"partition {part.tag}: looking for the operator to blame")
+                culprit = _culprit(part, found, pieces_of(part), values_of(part))
+            wrong = {} if culprit is None else _wrong_results(culprit, plan)
             accumulating |= {part.nodes} if not wrong else set()
             faulty |= _on_cpu(wrong, plan, report)
         faulty = decompose_faulty(manager.exported_program(), faulty)
@@ -226,20 +230,28 @@ def _with_program_checked(
         return replace(result, unchecked=(*result.unchecked, f"the program was not checked as a whole: {what}"))
     if faults:
         return _with_faults(result, faults, settings, report)
-    wrong = [str(error) for error in errors if error.excess > 1]
-    if wrong and not result.accumulating and all(found.conforms for found in result.partitions):
-        first = first_deviation(converted, program, manager.exported_program(), samples[0], result.plan)
-        message = f"the program computes something else than the quantized model: {'; '.join(wrong)}{first}"
-        if settings.on_mismatch != "warn":
-            raise ConversionError(
-                f"{message}\nEvery partition conforms, so that the difference arises on the CPU, or where tensors pass "
-                "between it and the delegate. Keep the operators there in float (quantization.keep_float), or accept "
-                "the result (evaluation.conformance.on_mismatch: warn)"
-            )
-        report(message)
-        plan = result.plan
-        result = replace(result, plan=replace(plan, mismatches=(*plan.mismatches, f"program: {'; '.join(wrong)}")))
+    suspect = [error for error in errors if error.excess > 1 or error.is_loose]
+    if suspect and not result.accumulating and all(found.conforms for found in result.partitions):
+        edge, open_twin = manager.exported_program(), twins.opener(resolver)
+        first = first_deviation(converted, program, open_twin, edge, samples, result.plan)
+        wrong = [str(error) for error in suspect if error.excess > 1 or first]
+        result = _with_deviation(result, "; ".join(wrong), first, settings, report) if wrong else result
     return replace(result, outputs=errors)
+
+
+def _with_deviation(
+    result: ConvertedConforming, wrong: str, first: str, settings: ConformanceSettings, report: Callable[[str], None]
+) -> ConvertedConforming:
+    """`result` with the errors of a program whose partitions conform, or their refusal."""
+    message = f"the program computes something else than the quantized model: {wrong}{first}"
+    if settings.on_mismatch != "warn":
+        raise ConversionError(
+            f"{message}\nEvery partition conforms, so that the difference arises on the CPU, or where tensors pass "
+            "between it and the delegate. Keep the operators there in float (quantization.keep_float), or accept "
+            "the result (evaluation.conformance.on_mismatch: warn)"
+        )
+    report(message)
+    return replace(result, plan=replace(result.plan, mismatches=(*result.plan.mismatches, f"program: {wrong}")))
 
 
 def _with_faults(
@@ -253,16 +265,60 @@ def _with_faults(
     return replace(result, plan=replace(result.plan, mismatches=(*result.plan.mismatches, *faults)))
 
 
-def _wrong_results(
-    part: Subgraph,
-    found: PartitionConformance,
-    pieces: PieceCompiler,
-    samples: Sequence[Values],
-    plan: DelegationPlan,
-) -> dict[str, Reason]:
-    """The reason of every computing node that has to stay on the CPU because its result is wrong.
+def _piece_compiler(
+    manager: EdgeProgramManager, backend: Backend, folder: Path, faulty: Mapping[str, Reason], part: Subgraph
+) -> PieceCompiler:
+    """Compiles pieces of a partition in this round's folder."""
+    return PieceCompiler(manager, backend, folder / f"pieces_{part.tag}", faulty)
 
-    It is empty where errors within rounding only add up to a little more.
+
+def _hidden_culprits(
+    checked: Sequence[tuple[Subgraph, PartitionConformance]],
+    examined: set[frozenset[str]],
+    pieces_of: Callable[[Subgraph], PieceCompiler],
+    values_of: Callable[[Subgraph], Sequence[Values]],
+    report: Callable[[str], None],
+) -> dict[frozenset[str], Culprit]:
+    """What computes something else in partitions whose own errors show nothing, by the partition's nodes.
+
+    Args:
+        checked: All partitions.
+        examined: Nodes of those that were searched before; those searched here are added.
+        pieces_of: Makes a compiler of pieces.
+        values_of: Values of all nodes, by sample.
+        report: Shows a line to the user.
+    """
+    found = {}
+    for part, conformance in checked:
+        if not conformance.conforms or not conformance.is_loose or part.nodes in examined:
+            continue
+        examined.add(part.nodes)
+        worst = max(conformance.outputs, key=lambda output: output.sensitivity)
+        report(f"partition {part.tag}: {worst}, which could hide a wrong operator: comparing pieces of it")
+        culprit = culprit_of(part, pieces_of(part), values_of(part), may_hide=True)
+        if culprit is not None:
+            found[part.nodes] = replace(culprit, conformance=replace(culprit.conformance, partition=part.tag))
+    return found
+
+
+def _mismatches(
+    checked: Sequence[tuple[Subgraph, PartitionConformance]],
+    hidden: Mapping[frozenset[str], Culprit],
+    accumulating: Collection[frozenset[str]],
+    report: Callable[[str], None],
+) -> list[tuple[Subgraph, PartitionConformance]]:
+    """The partitions that compute something else, with their agreement, or that of the piece that hid in them."""
+    wrong = [(part, found) for part, found in checked if not found.conforms and part.nodes not in accumulating]
+    wrong += ((part, hidden[part.nodes].conformance) for part, _ in checked if part.nodes in hidden)
+    for _, found in wrong:
+        report(f"partition {found.partition} computes something else than the quantized model: {found.worst}")
+    return wrong
+
+
+def _culprit(
+    part: Subgraph, found: PartitionConformance, pieces: PieceCompiler, samples: Sequence[Values]
+) -> Culprit | None:
+    """The piece that makes a partition wrong; None where errors within rounding only add up to a little more.
 
     Raises:
         ConversionError: the partition is far from what it replaces, and every piece of it conforms.
@@ -275,8 +331,11 @@ def _wrong_results(
             f"operators conforms on its own: {found.worst}\nKeep some of its operators on the CPU "
             "(target.options.modules_not_to_delegate), or accept the result (evaluation.conformance.on_mismatch: warn)"
         )
-    if culprit is None:
-        return {}
+    return culprit
+
+
+def _wrong_results(culprit: Culprit, plan: DelegationPlan) -> dict[str, Reason]:
+    """The reason of every computing node that has to stay on the CPU because its result is wrong."""
     worst = culprit.conformance.worst
     message = f"on the delegate it computes something else{_together(culprit.units)}: {worst}"
     measured = {"max_error": worst.max_error, "mean_error": worst.mean_error}
