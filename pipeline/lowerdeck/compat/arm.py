@@ -81,6 +81,11 @@ BOUNDS_OF_FUSED_ACTIVATION = Replacement(
     reason="Fuses a ReLU only into a layer whose integers begin at zero. Where a concatenation, minimum or maximum "
     "gives its result a wider range, the layer was left in float.",
 )
+ORDER_OF_PADDING = Replacement(
+    target="executorch.backends.cortex_m.passes.aten_to_cortex_m_pass:to_physical_order",
+    reason="Puts the padding of a pad or an average pooling into the order of memory that its operand had before the "
+    "operators in front of it were replaced, which may return another: other dimensions were padded.",
+)
 COMPILE_TOSA = Replacement(
     target="executorch.backends.arm.ethosu:EthosUBackend._compile_tosa_flatbuffer",
     reason="Vela is native code that may crash: it runs in a separate process with a time limit, and the TOSA graph "

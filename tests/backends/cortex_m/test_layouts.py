@@ -121,6 +121,13 @@ def test_portable_kernels_take_the_layouts_that_they_get(function: Callable[[tor
     assert verdict == "right", detail
 
 
+def _after_contiguous_memory(*layers: nn.Module) -> nn.Module:
+    """Layers behind a transposed convolution of contiguous memory, which CMSIS-NN's makes channels-last."""
+    one_channel = nn.InstanceNorm2d(4, affine=True), nn.Conv2d(4, 1, (3, 1)), nn.Hardtanh()
+    logarithm = Called(lambda x: torch.log(torch.relu(x) + 1))
+    return nn.Sequential(*one_channel, nn.ConvTranspose2d(1, 4, 3, 2, 1), logarithm, *layers)
+
+
 @pytest.mark.parametrize(
     "function",
     [
@@ -130,6 +137,8 @@ def test_portable_kernels_take_the_layouts_that_they_get(function: Callable[[tor
         pytest.param(lambda x: torch.maximum(x, x.mean(3, keepdim=True)), id="maximum"),
         pytest.param(lambda x: F.avg_pool2d(torch.minimum(x, 0.3 - x), (3, 1), 1, (1, 0)), id="minimum"),
         pytest.param(lambda x: F.max_pool2d(x.flatten(1).view_as(x), 2), id="pooling behind a view"),
+        pytest.param(_after_contiguous_memory(nn.AvgPool2d((3, 1), 1, (1, 0))), id="pooling that pads"),
+        pytest.param(_after_contiguous_memory(nn.ZeroPad2d((1, 2, 0, 1))), id="padding"),
         pytest.param(lambda x: torch.maximum(x, torch.tensor([0.1, 0.2, 0.3, 0.4])[:, None, None]), id="by channel"),
     ],
 )

@@ -13,7 +13,11 @@ from executorch.backends.cortex_m.edge_compile_config import cortex_m_edge_compi
 from executorch.backends.cortex_m.library import cmsis_nn
 from executorch.backends.cortex_m.passes.aten_to_cortex_m_pass import AtenToCortexMPass
 from executorch.backends.cortex_m.passes.cortex_m_pass_manager import CortexMPassManager, RemoveGetItemPass
-from executorch.backends.cortex_m.passes.passes_utils import get_activation_bounds, quantize_val
+from executorch.backends.cortex_m.passes.passes_utils import (
+    get_activation_bounds,
+    quantize_val,
+    to_physical_order,
+)
 from executorch.backends.cortex_m.target_config import CortexM, CortexMTargetConfig
 from executorch.exir.dialects._ops import ops as exir_ops
 from executorch.exir.pass_base import ExportedProgramPassBase, ExportedProgramPassResult, ExportPass, PassResult
@@ -21,7 +25,7 @@ from executorch.exir.verification.verifier import EXIREdgeDialectVerifier
 
 from lowerdeck.backends.cortex_m.filled import fill_with_integers
 from lowerdeck.backends.cortex_m.options import Device
-from lowerdeck.compat.arm import BOUNDS_OF_FUSED_ACTIVATION, CALL_EDGE_OPERATOR
+from lowerdeck.compat.arm import BOUNDS_OF_FUSED_ACTIVATION, CALL_EDGE_OPERATOR, ORDER_OF_PADDING
 from lowerdeck.graph.nodes import operator_name
 
 if TYPE_CHECKING:
@@ -83,6 +87,27 @@ class RemoveUnreadIndices(ExportPass):  # type: ignore[misc]  # ExecuTorch is un
         return super().call(graph_module)
 
 
+class AtenToCmsisNn(AtenToCortexMPass):  # type: ignore[misc]  # ExecuTorch is untyped
+    """AtenToCortexMPass, which orders padding as the operand lies in memory when all operators are replaced."""
+
+    def call(self, graph_module: torch.fx.GraphModule) -> PassResult:
+        """Replace operators, with padding by dimension, and trace them."""
+        self._DIALECT_SUBSTITUTIONS = AtenToCortexMPass._DIALECT_SUBSTITUTIONS  # a subclass gets an empty one
+        with ORDER_OF_PADDING.active(lambda padding, _: padding):
+            return super().call(graph_module)
+
+    def call_operator(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], meta: Any) -> Any:
+        """Order padding."""
+        if op == exir_ops.edge.cortex_m.pad.default:
+            operand, before, after, *value = args
+            args = (operand, *(to_physical_order(list(each), operand.data) for each in (before, after)), *value)
+        return super().call_operator(op, args, kwargs, meta)
+
+
+_REPLACED = {RemoveGetItemPass: RemoveUnreadIndices, AtenToCortexMPass: AtenToCmsisNn}
+"""ExecuTorch's passes and what is executed in their place."""
+
+
 class ReplaceByCmsisNn(ExportedProgramPassBase):  # type: ignore[misc]  # ExecuTorch is untyped
     """Replaces quantized nodes by CMSIS-NN's operators."""
 
@@ -114,7 +139,7 @@ class ReplaceByCmsisNn(ExportedProgramPassBase):  # type: ignore[misc]  # ExecuT
         manager = CortexMPassManager(
             _unverified(exported_program), target_config=self._target, use_explicit_layout=self._explicit_layout
         )
-        manager.passes = [RemoveUnreadIndices if each is RemoveGetItemPass else each for each in manager.passes]
+        manager.passes = [_REPLACED.get(each, each) for each in manager.passes]
         try:
             with _operators_of_one_type(), _activations_within_wider_ranges():
                 return ExportedProgramPassResult(manager.transform(), True)
