@@ -69,6 +69,20 @@ def project_at(root: Path, partition: str, baseline: str) -> Project:
     return project
 
 
+@pytest.mark.parametrize("jobs_at_a_time", ["1", "2"])
+def test_the_database_of_track_is_created_while_convert_runs(jobs_at_a_time: str, tmp_path: Path) -> None:
+    """Unless one stage may run at a time."""
+    project = project_at(tmp_path / "here", PARTITION, BASELINE)
+    convert = "exec python -m stages.convert"
+    (project.root / "dvc.yaml").write_text(PIPELINE.replace("cp edge program", convert))
+    (project.root / "stages" / "convert.py").write_text("import shutil\nshutil.copy('edge', 'program')\n")
+    (project.root / "build").mkdir()
+    (project.root / "build" / "config.yaml").write_text("tracking: {name: local, uri: 'sqlite:///runs.db'}\n")
+    done = project.run(*REPRO, timeout_s=100, LOWERDECK_JOBS=jobs_at_a_time)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (project.root / "runs.db").exists() is (jobs_at_a_time == "2")
+
+
 def waiting(other: str, seconds: float = 60) -> str:
     return WAITS.format(other=other, seconds=seconds)
 

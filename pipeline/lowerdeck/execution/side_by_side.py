@@ -32,6 +32,8 @@ JOBS = "LOWERDECK_JOBS"
 """The variable that says how many stages may run at a time."""
 _OWN = re.compile(r"exec python -m stages\.\w+")
 """Commands that may start before their turn: dvc.yaml names everything that these stages read, which tests ensure."""
+_CONVERT = "exec python -m stages.convert"
+_PREPARE_TRACKING = "lowerdeck.tracking.prepare"
 _DVC_STAGE = "DVC_STAGE"
 _POLL_S = 0.05
 
@@ -108,6 +110,7 @@ class _Companions:
         self._graph: Any = None
         self._started: dict[str, _Companion] = {}
         self._is_importing = False
+        self._preparing: subprocess.Popen[bytes] | None = None
         self._reproduce, self._run_stage = dvc.REPRODUCE.original(), dvc.RUN_STAGE.original()
         self._run_command = dvc.RUN_COMMAND.original()
 
@@ -120,17 +123,27 @@ class _Companions:
         finally:
             for companion in self._started.values():
                 companion.close()
+            if self._preparing is not None:
+                self._preparing.wait()
 
     def run_stage(self, stage: Any, *arguments: Any, **options: Any) -> Any:
         """Take the place of DVC's function that runs one stage, which it calls."""
         if not self._is_importing and any(_OWN.fullmatch(str(step.cmd)) for step in self._steps):
             self._is_importing = True
             import_libraries()  # compose would do so later
+        if stage.cmd == _CONVERT and self._most > 1:
+            self._prepare_tracking()
         if stage in self._steps and stage.addressing not in self._started:
             for ready in self._ready_beside(stage):
                 self._started[ready.addressing] = _Companion(ready)
                 print(f"repro: {ready.addressing} runs beside {stage.addressing}", flush=True)
         return self._run_stage(stage, *arguments, **options)
+
+    def _prepare_tracking(self) -> None:
+        """Let another process create the database that track will need."""
+        command = [sys.executable, "-m", _PREPARE_TRACKING]
+        quiet, environment = subprocess.DEVNULL, {**os.environ, **fixed_environment()}
+        self._preparing = subprocess.Popen(command, env=environment, stdin=quiet, stdout=quiet, stderr=quiet)
 
     def run_command(self, executable: Any, command: str, **options: Any) -> None:
         """Take the place of DVC's function that runs a command, which it calls unless the command was started."""

@@ -296,7 +296,9 @@ def _hidden_culprits(
         worst = max(conformance.outputs, key=lambda output: output.sensitivity)
         report(f"partition {part.tag}: {worst}, which could hide a wrong operator: comparing pieces of it")
         culprit = culprit_of(part, pieces_of(part), values_of(part), may_hide=True)
-        if culprit is not None:
+        if culprit is None:
+            report(f"partition {part.tag}: every piece of it agrees within rounding")
+        else:
             found[part.nodes] = replace(culprit, conformance=replace(culprit.conformance, partition=part.tag))
     return found
 
