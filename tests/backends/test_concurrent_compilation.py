@@ -15,7 +15,15 @@ from executorch.exir.backend.backend_details import BackendDetails
 from lowerdeck.artifacts.edge_programs import read_edge_program, write_edge_program
 from lowerdeck.backends import concurrent_compilation as module
 from lowerdeck.backends.concurrent_compilation import concurrent_compilation
-from lowerdeck.contracts.errors import ConverterTimeoutError, LowerdeckError
+from lowerdeck.backends.ethos_u import vela
+from lowerdeck.backends.neutron import sdk
+from lowerdeck.backends.xnnpack import backend as xnnpack_backend
+from lowerdeck.contracts.errors import (
+    ConversionError,
+    ConverterTimeoutError,
+    LowerdeckError,
+    PartitionCompilationError,
+)
 from lowerdeck.contracts.lowering import CompiledPartition
 from lowerdeck.steps.convert import convert
 from lowerdeck.steps.partition import partition
@@ -54,6 +62,34 @@ def test_partitions_are_compiled_to_the_same_bytes(
     assert len(two.partitions) == len(planned.plan.partitions) > 1
     assert two.program == one.program
     assert two.partitions == one.partitions
+
+
+@pytest.mark.parametrize("target", quick_first(("ethos_u55_128", "neutron_imxrt700", "xnnpack_cpu")))
+def test_a_converter_that_fails_on_the_second_partition_is_an_error_about_it(
+    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = {
+        "ethos_u55_128": (vela, "_run"),
+        "neutron_imxrt700": (sdk, "convert"),
+        "xnnpack_cpu": (xnnpack_backend, "CompiledPartition"),
+    }
+    owner, name = calls[target]
+    called, count = getattr(owner, name), list[int]()
+
+    def fail(*arguments: Any, **options: Any) -> Any:
+        count.append(1)
+        if os.getpid() != here or len(count) == 2:
+            raise ConversionError(f"no room for this one, in process {os.getpid()}")
+        return called(*arguments, **options)
+
+    here = os.getpid()
+    backend = backend_for(yaml.safe_load((REPOSITORY / "conf" / "target" / f"{target}.yaml").read_text()))
+    planned = partition(quantized_mixed(backend), backend)
+    monkeypatch.setattr(owner, name, fail)
+    with chdir(tmp_path):
+        write_edge_program(planned.program, planned.edge_config)
+        with pytest.raises(PartitionCompilationError, match=f"no room for this one, in process {here}"):
+            convert(read_edge_program(), planned.plan, backend, tmp_path)
 
 
 def compiled(compile_one: Callable[[int], Any]) -> tuple[list[Any], list[CompiledPartition]]:

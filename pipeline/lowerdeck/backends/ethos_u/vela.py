@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -51,7 +52,7 @@ def compile_tosa(
         config: The file that contains the sections named in the flags.
         system: Name of the System_Config section, which defines the clock.
         placements: Block of the payload -> tag of the external file that stores it.
-        folder: Vela's working folder; created here.
+        folder: Vela's working folder; created here, in place of that of a failed attempt.
         python: The interpreter that has Vela.
         timeout_s: Time limit for Vela.
 
@@ -59,6 +60,8 @@ def compile_tosa(
         ConverterTimeoutError: Vela exceeded the time limit; the message names the folder with its input and log.
         ConversionError: Vela failed; likewise.
     """
+    if folder.exists():
+        shutil.rmtree(folder)
     folder.mkdir(parents=True)
     (folder / "model.tosa").write_bytes(tosa)
     if config.name != STOCK:
