@@ -13,7 +13,7 @@ from lowerdeck.conformance.errors import OF_INTEGERS, output_error
 from lowerdeck.conformance.partitions import Inputs, Values, returned_nodes, rounding_noise
 from lowerdeck.conformance.subgraphs import depth_of, precision_of, scale_of
 from lowerdeck.contracts.conformance import OutputError
-from lowerdeck.formats.pte import DelegateCall, JumpFalseCall, KernelCall, Method
+from lowerdeck.formats.pte import JumpFalseCall, KernelCall, Method
 from lowerdeck.formats.pte_requirements import argument_tensors
 from lowerdeck.graph.modules import module_path
 from lowerdeck.graph.node_origins import history
@@ -27,11 +27,6 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
     from lowerdeck.conformance.errors import Pair
-    from lowerdeck.conformance.subgraphs import Subgraph
-    from lowerdeck.runtime.interpreter import Twin
-
-_ROUNDINGS_OF_A_KERNEL = 2
-"""Kernels round sums before they rescale them, which the quantized model does at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,23 +121,17 @@ def program_errors(
 
 def first_deviating_call(
     method: Method,
-    twins: Sequence[Twin],
     nodes: Mapping[int, Sequence[str]],
-    parts: Sequence[Subgraph],
     edge: ExportedProgram,
     sample: Inputs,
     inputs: Inputs,
     definitions: Sequence[str] = (),
 ) -> tuple[str, ...]:
-    """The nodes of the first kernel call whose result is that of none of them, although its inputs were.
-
-    Every call gets what the edge program computes there, so that the roundings before it have no effect on its result.
+    """The nodes of the first kernel call of a program without delegates whose result is that of none of them.
 
     Args:
         method: The method of the `.pte`.
-        twins: Of its delegates.
         nodes: Nodes of the edge program by instruction.
-        parts: What the delegates replace, in the order of their calls.
         edge: The edge program before lowering.
         sample: Inputs of the model.
         inputs: The same as the program takes them.
@@ -153,47 +142,31 @@ def first_deviating_call(
     """
     if len(method.chains) != 1 or any(isinstance(each, JumpFalseCall) for each in method.chains[0]):
         return ()
-    returned = iter([[node.name for node in part.outputs] for part in parts])
-    wanted = {name for names in nodes.values() for name in names} | {
-        node.name for part in parts for node in part.outputs
-    }
-    expected = NodeValues(edge, wanted)(sample)
-    bound = BoundMethod(method, twins, kernel_definitions=definitions)
+    expected = NodeValues(edge, {name for names in nodes.values() for name in names})(sample)
+    bound = BoundMethod(method, [], kernel_definitions=definitions)
     for index, value in zip(method.inputs, inputs, strict=True):
         bound.store(index, value)
     for position, instruction in enumerate(method.chains[0]):
         bound.step(0, position)
-        if isinstance(instruction, DelegateCall):
-            outputs = next(returned, [])
-            for index, name in zip(instruction.args[len(instruction.args) - len(outputs) :], outputs, strict=True):
-                _corrected(bound, index, [name], expected)
-        elif isinstance(instruction, KernelCall):
-            kernel = resolve(method.operators[instruction.operator], definitions)
-            names = tuple(nodes.get(position, ()))
-            results = argument_tensors(method, tuple(instruction.args[each] for each in kernel.outputs))
-            if max([_corrected(bound, index, names, expected) for index, _ in results], default=0.0) > 1:
+        names = tuple(nodes.get(position, ()))
+        if not isinstance(instruction, KernelCall) or not names:
+            continue
+        outputs = resolve(method.operators[instruction.operator], definitions).outputs
+        for index, _ in argument_tensors(method, tuple(instruction.args[each] for each in outputs)):
+            actual = bound.output(index)
+            alike = [
+                expected[name]
+                for name in names
+                if name in expected and (expected[name].dtype, expected[name].shape) == (actual.dtype, actual.shape)
+            ]
+            scale = None if actual.is_floating_point() else 1.0
+            errors = [
+                output_error(names[0], [(each, actual)], scale, depth_of(edge.graph), precision=OF_INTEGERS)
+                for each in alike
+            ]
+            if errors and min(error.excess for error in errors) > 1:
                 return names
     return ()
-
-
-def _corrected(bound: BoundMethod, index: int, names: Sequence[str], expected: Values) -> float:
-    """Store the expected value of one of the nodes `names`, the most similar, in a result that may be any of theirs.
-
-    Returns:
-        By how much the result exceeded what rounding explains; 0 where no node has such a value.
-    """
-    actual = bound.output(index)
-    values = [expected[name] for name in names if name in expected]
-    alike = [value for value in values if (value.dtype, value.shape) == (actual.dtype, actual.shape)]
-    scale = None if actual.is_floating_point() else 1.0
-    errors = [
-        output_error("", [(value, actual)], scale, _ROUNDINGS_OF_A_KERNEL, precision=OF_INTEGERS).excess
-        for value in alike
-    ]
-    if not errors:
-        return 0.0
-    bound.store(index, alike[errors.index(min(errors))])
-    return min(errors)
 
 
 def _first_deviating(quantized: ExportedProgram, edge: ExportedProgram, sample: Inputs) -> torch.fx.Node | None:

@@ -230,28 +230,20 @@ def _with_program_checked(
         return replace(result, unchecked=(*result.unchecked, f"the program was not checked as a whole: {what}"))
     if faults:
         return _with_faults(result, faults, settings, report)
-    suspect = [error for error in errors if error.excess > 1 or error.is_loose]
-    if suspect and not result.accumulating and all(found.conforms for found in result.partitions):
-        edge, open_twin = manager.exported_program(), twins.opener(resolver)
-        first = first_deviation(converted, program, open_twin, edge, samples, result.plan)
-        wrong = [str(error) for error in suspect if error.excess > 1 or first]
-        result = _with_deviation(result, "; ".join(wrong), first, settings, report) if wrong else result
+    wrong = [str(error) for error in errors if error.excess > 1]
+    if wrong and not result.accumulating and all(found.conforms for found in result.partitions):
+        first = first_deviation(converted, program, manager.exported_program(), samples[0], result.plan)
+        message = f"the program computes something else than the quantized model: {'; '.join(wrong)}{first}"
+        if settings.on_mismatch != "warn":
+            raise ConversionError(
+                f"{message}\nEvery partition conforms, so that the difference arises on the CPU, or where tensors pass "
+                "between it and the delegate. Keep the operators there in float (quantization.keep_float), or accept "
+                "the result (evaluation.conformance.on_mismatch: warn)"
+            )
+        report(message)
+        plan = result.plan
+        result = replace(result, plan=replace(plan, mismatches=(*plan.mismatches, f"program: {'; '.join(wrong)}")))
     return replace(result, outputs=errors)
-
-
-def _with_deviation(
-    result: ConvertedConforming, wrong: str, first: str, settings: ConformanceSettings, report: Callable[[str], None]
-) -> ConvertedConforming:
-    """`result` with the errors of a program whose partitions conform, or their refusal."""
-    message = f"the program computes something else than the quantized model: {wrong}{first}"
-    if settings.on_mismatch != "warn":
-        raise ConversionError(
-            f"{message}\nEvery partition conforms, so that the difference arises on the CPU, or where tensors pass "
-            "between it and the delegate. Keep the operators there in float (quantization.keep_float), or accept "
-            "the result (evaluation.conformance.on_mismatch: warn)"
-        )
-    report(message)
-    return replace(result, plan=replace(result.plan, mismatches=(*result.plan.mismatches, f"program: {wrong}")))
 
 
 def _with_faults(

@@ -70,33 +70,15 @@ def refused_calls(
 
 
 def first_deviation(
-    converted: Converted,
-    program: FloatProgram,
-    open_twin: Callable[[Delegate], Twin],
-    edge: ExportedProgram,
-    samples: Sequence[Inputs],
-    plan: DelegationPlan,
+    converted: Converted, program: FloatProgram, edge: ExportedProgram, sample: Inputs, plan: DelegationPlan
 ) -> str:
-    """Which operators on the CPU first compute something else, as the end of a message; empty if none does.
-
-    Args:
-        converted: What convert made.
-        program: Its program, opened on this host.
-        open_twin: Opens the host twin of a delegate.
-        edge: The edge program before lowering.
-        samples: float32 inputs of the model.
-        plan: What was delegated.
-    """
-    if not program.program.can_fork:  # ExecuTorch's runtime, which executes programs as a whole
+    """Which operators of a program without delegates first compute something else, as the end of a message."""
+    if converted.delegates:
         return ""
-    method, nodes = _forward(converted), converted.instructions
-    twins, parts = list(map(open_twin, method.delegates)), converted.replaced
-    for sample in samples:
-        given, definitions = program.encode(sample), converted.kernel_definitions
-        names = first_deviating_call(method, twins, nodes, parts, edge, sample, given, definitions)
-        if described := _described(names, plan):
-            return f"; the first operator to deviate {described}"
-    return ""
+    inputs, definitions = program.encode(sample), converted.kernel_definitions
+    names = first_deviating_call(_forward(converted), converted.instructions, edge, sample, inputs, definitions)
+    described = _described(names, plan)
+    return f"; the first operator to deviate {described}" if described else ""
 
 
 def refusal(faults: Sequence[str]) -> ConversionError:
