@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import time
 from collections.abc import Callable
 from contextlib import chdir
 from pathlib import Path
@@ -130,6 +132,18 @@ def test_what_fails_is_raised_where_it_can_be_traced() -> None:
 
     with pytest.raises(KeyError, match=f"in process {os.getpid()}"):
         compiled(fail)
+
+
+def test_a_failure_ends_the_forks_of_the_others() -> None:
+    def fail(number: int) -> None:
+        if number == 0:
+            raise KeyError("a reshape")
+        time.sleep(60)
+
+    with pytest.raises(KeyError) as caught:  # whose traceback is kept
+        compiled(fail)
+    assert caught.value.args == ("a reshape",)
+    assert not multiprocessing.active_children()
 
 
 def test_what_only_fails_in_a_fork_is_compiled_here() -> None:

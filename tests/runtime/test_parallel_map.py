@@ -90,7 +90,7 @@ def test_few_results_wait_for_a_slow_caller(tmp_path: Path) -> None:
         time.sleep(0.01)
     time.sleep(0.2)
     assert len(list(tmp_path.iterdir())) <= 5
-    results.close()  # type: ignore[attr-defined]  # a generator, which ends its processes
+    results.close()  # ends its processes
 
 
 def test_a_killed_process_is_noticed() -> None:

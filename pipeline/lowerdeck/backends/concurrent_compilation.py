@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 from lowerdeck.compat.exir import COMPILE_ALL
@@ -47,13 +47,15 @@ def concurrent_compilation(partitions: list[CompiledPartition]) -> Iterator[None
             return result, partitions[before + number :]
 
         found: dict[str, list[Any]] = {method: [] for method in programs}
-        for (method, index), compiled in zip(jobs, in_order(compile_one, range(len(jobs)), processes), strict=True):
-            if compiled is None:
-                again = {method: [programs[method][index]]}, {method: [specs[method][index]]}
-                found[method] += one_after_the_other(compiler, *again)[method]
-            else:
-                found[method].append(compiled[0])
-                partitions.extend(compiled[1])
+        # Where one fails, the others' forks end at once: a traceback would keep them running.
+        with closing(in_order(compile_one, range(len(jobs)), processes)) as results_in_order:
+            for (method, index), compiled in zip(jobs, results_in_order, strict=True):
+                if compiled is None:
+                    again = {method: [programs[method][index]]}, {method: [specs[method][index]]}
+                    found[method] += one_after_the_other(compiler, *again)[method]
+                else:
+                    found[method].append(compiled[0])
+                    partitions.extend(compiled[1])
         return found
 
     with COMPILE_ALL.active(classmethod(compile_all)):

@@ -10,7 +10,7 @@ import pickle
 import signal
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
@@ -35,7 +35,9 @@ def num_processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def in_order(work: Callable[[Item], Result], items: Sequence[Item], num_processes: int) -> Iterator[Result]:
+def in_order(
+    work: Callable[[Item], Result], items: Sequence[Item], num_processes: int
+) -> Generator[Result, None, None]:
     """`work(item)` for every item, in their order; few results wait in memory until they are taken.
 
     Args:
