@@ -21,6 +21,7 @@ from lowerdeck.contracts.conformance import ConformanceSettings
 from lowerdeck.contracts.errors import ConversionError
 from lowerdeck.contracts.plan import DelegationPlan, ReasonCode
 from lowerdeck.contracts.quantization import QuantizationScheme
+from lowerdeck.graph import tracing
 from lowerdeck.runtime.exact.twin import ExactTwin
 from lowerdeck.runtime.loading import open_made_program
 from lowerdeck.runtime.tosa_twin import TosaTwin
@@ -287,16 +288,16 @@ class Chained(nn.Module):
 
 @pytest.fixture
 def conforming(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[ConvertedConforming, list[str]]]:
-    """(program, backend, samples) -> the checked program, and what was reported."""
+    """(program, backend, samples, settings) -> the checked program, and what was reported."""
     from lowerdeck.artifacts.edge_programs import read_edge_program, write_edge_program
 
-    def run(program: Any, backend: Backend, samples: Samples) -> tuple[ConvertedConforming, list[str]]:
+    def run(program: Any, backend: Backend, samples: Samples, **settings: Any) -> tuple[ConvertedConforming, list[str]]:
         monkeypatch.chdir(tmp_path)
-        made, said = partition(program, backend), list[str]()
+        made, said, chosen = partition(program, backend), list[str](), ConformanceSettings(**settings)
         write_edge_program(made.program, made.edge_config)
         (tmp_path / "work").mkdir()
         found = convert_conforming(
-            read_edge_program(), made.plan, backend, samples, tmp_path / "work", ConformanceSettings(), said.append
+            read_edge_program(), made.plan, backend, samples, tmp_path / "work", chosen, said.append
         )
         return found, said
 
@@ -362,6 +363,64 @@ def test_an_operator_that_compiles_to_what_cannot_be_executed_stays_on_the_cpu(
     expected = quantized.module(check_guards=False)(*samples[0])
     (actual,) = open_made_program(found.converted.program, twins)(*samples[0])
     assert torch.allclose(actual, expected, atol=0.05)
+
+
+class Transposing(nn.Module):
+    """Transpositions in front of operators on the CPU, which come out of NXP's converter with another shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Conv2d(2, 2, 3, padding=1) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = nn.functional.interpolate(
+                layer(x).permute(0, 1, 3, 2), scale_factor=2, mode="bilinear", align_corners=True
+            )
+        return x
+
+
+def test_partitions_that_cannot_be_executed_are_mended_in_one_round(
+    conforming: Callable[..., tuple[ConvertedConforming, list[str]]],
+) -> None:
+    """A network may have more of them than rounds of exclusions are allowed."""
+    torch.manual_seed(0)
+    samples: Samples = [(torch.randn(1, 2, 4, 6),) for _ in range(2)]
+    quantized, backend = quantized_for("neutron_imxrt700", Transposing(), samples)
+    found, said = conforming(quantized, backend, samples, max_rounds=1)
+    assert sum("was compiled into what cannot be executed: " in line for line in said) == 3
+    kept_off = [node.operator for node in found.plan.nodes if node.reason and node.compute]
+    assert kept_off.count("aten.permute_copy.default") == 3
+    assert found.unchecked == ()
+    assert all(output.excess <= 1 for output in found.outputs)
+
+
+class Weighted(nn.Module):
+    """A weighted sum that XNNPACK's partitioner leaves to the CPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias, self.left, self.right = (nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.addmm(self.bias(x), self.left(x), self.right(x), alpha=0.5, beta=2.0)
+
+
+def test_what_only_dequantizes_can_be_to_blame(
+    conforming: Callable[..., tuple[ConvertedConforming, list[str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """XNNPACK returns zeros for the operand of such a sum; export decomposes it."""
+    monkeypatch.setattr(tracing, "decompose_rare_operators", lambda _: None)
+    torch.manual_seed(0)
+    samples: Samples = [(torch.randn(8, 8),) for _ in range(4)]
+    quantized, backend = quantized_for("xnnpack_cpu", Weighted(), samples)
+    found, said = conforming(quantized, backend, samples)
+    reasons = {node.operator: node.reason.code for node in found.plan.nodes if node.reason and not node.compute}
+    assert reasons == {"quantized_decomposed.dequantize_per_tensor.default": ReasonCode.WRONG_RESULT}
+    assert any("stays on the CPU: quantized_decomposed_dequantize_per_tensor_default" in line for line in said)
+    expected = quantized.module(check_guards=False)(*samples[0])
+    (actual,) = open_made_program(found.converted.program, {})(*samples[0])
+    assert float((actual - expected).abs().max()) < 0.01 * float(expected.abs().max())
 
 
 class Applied(nn.Module):

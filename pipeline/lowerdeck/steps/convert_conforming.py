@@ -47,7 +47,7 @@ from lowerdeck.steps.partition import replan
 
 if TYPE_CHECKING:
     from executorch.exir import EdgeProgramManager
-    from torch.fx import Graph
+    from torch.export import ExportedProgram
 
 _MOST_ADDED_UP = 2.0
 """Largest error, relative to its bound, of a deep partition whose operators conform one by one."""
@@ -112,24 +112,21 @@ def convert_conforming(
         may_exclude = settings.on_mismatch == "exclude" and round_number < settings.max_rounds
         folder = workdir / f"round_{round_number}"
         folder.mkdir()
+        replaced: Sequence[Subgraph] = ()
         try:
             converted = convert(manager, plan, backend, folder, faulty, banks)
-            values = boundary_values(manager.exported_program(), converted.replaced, samples)
+            replaced = converted.replaced
+            values = boundary_values(manager.exported_program(), replaced, samples)
             twins = shared_twins(converted.partitions)
-            checked, unchecked = _checked(converted, twins, values, report)
+            checked, unchecked, failed = _checked(converted, twins, values, report)
         except PartitionCompilationError as error:
-            report(str(error))
-            pieces = PieceCompiler(manager, backend, folder / "pieces", faulty)
-            program, tried = manager.exported_program(), list[Values]()
-            if isinstance(error, PartitionExecutionError):
-                tried += all_values(
-                    program, next(part for part in converted.replaced if part.nodes == error.nodes), samples
-                )
-            kept = _uncompilable(error, pieces, program.graph, tried, plan)
-            if not kept or not may_exclude:
-                raise _not_compiled_error(error, kept, plan) from error
-            faulty |= _on_cpu(kept, plan, report)
-            faulty = decompose_faulty(program, faulty)
+            failed = [error]
+        if failed:
+            pieces = [PieceCompiler(manager, backend, folder / f"pieces_{n}", faulty) for n in range(len(failed))]
+            kept = _uncompilable(failed, pieces, manager.exported_program(), replaced, samples, plan, report)
+            if not may_exclude:
+                raise _not_compiled_error(failed[0], kept, plan) from failed[0]
+            faulty = decompose_faulty(manager.exported_program(), faulty | _on_cpu(kept, plan, report))
             plan = replan(manager, backend, faulty)
             continue
         result = ConvertedConforming(
@@ -166,27 +163,26 @@ def convert_conforming(
 
 def _checked(
     converted: Converted, twins: SharedTwins, values: Sequence[Values], report: Callable[[str], None]
-) -> tuple[list[tuple[Subgraph, PartitionConformance]], list[str]]:
-    """Every part with its agreement, and why parts were not checked.
-
-    Raises:
-        PartitionExecutionError: this host cannot execute what a partition was compiled into.
-    """
-    checked, unchecked = [], []
+) -> tuple[list[tuple[Subgraph, PartitionConformance]], list[str], list[PartitionCompilationError]]:
+    """Every part with its agreement, why parts were not checked, and why parts cannot be executed."""
+    checked, unchecked, failed = [], [], list[PartitionCompilationError]()
     for part in converted.replaced:
         try:
             checked.append((part, check_partition(part, converted.partitions, twins, values)))
         except Exception as error:  # a check that fails shows nothing about a program that can be executed
-            check_executes(part, twins, values)
             what = str(error) if isinstance(error, LowerdeckError) else repr(error)
-            unchecked.append(f"partition {part.tag} was not checked: {what}")
+            try:
+                check_executes(part, twins, values)
+                unchecked.append(f"partition {part.tag} was not checked: {what}")
+            except PartitionExecutionError as failure:
+                failed.append(failure)
     for _, found in checked:
         for name, worst in found.wrong_kernels.items():
             report(
                 f"partition {found.partition}: LiteRT's {name} kernels compute something else than the quantized "
                 f"model, {worst}; this host executes it by kernels that agree"
             )
-    return checked, unchecked
+    return checked, unchecked, failed
 
 
 def _with_program_checked(
@@ -339,26 +335,53 @@ def _wrong_results(culprit: Culprit, plan: DelegationPlan) -> dict[str, Reason]:
 
 
 def _uncompilable(
-    error: PartitionCompilationError,
-    pieces: PieceCompiler,
-    graph: Graph,
-    samples: Sequence[Values],
+    failed: Sequence[PartitionCompilationError],
+    compilers: Sequence[PieceCompiler],
+    program: ExportedProgram,
+    replaced: Sequence[Subgraph],
+    samples: Sequence[Inputs],
     plan: DelegationPlan,
+    report: Callable[[str], None],
 ) -> dict[str, Reason]:
-    """The reason of every computing node that has to stay on the CPU because it is not compiled, or not executed."""
+    """The reason of every node that has to stay on the CPU because it is not compiled, or not executed.
+
+    Args:
+        failed: How partitions failed; those that this host cannot execute all at once, so that one round excludes all.
+        compilers: For each of them what compiles its pieces.
+        program: The edge program.
+        replaced: The partitions of a program that was compiled.
+        samples: Inputs of the model.
+        plan: Decisions of partition.
+        report: Shows a line to the user.
+
+    Raises:
+        ConversionError: no operator of a partition is to blame.
+    """
     found: dict[str, Reason] = {}
-    for units in uncompilable_pieces(error, pieces, graph, samples):
-        message = f"{_FAILS[type(error)]} it{_together(units)}: {error.failure}"
-        reason = Reason(code=ReasonCode.NOT_COMPILED, message=message, check="convert")
-        found |= dict.fromkeys(_cheapest(units, plan), reason)
+    for error, compiler in zip(failed, compilers, strict=True):
+        report(str(error))
+        parts = [part for part in replaced if part.nodes == error.nodes]
+        tried = all_values(program, parts[0], samples) if isinstance(error, PartitionExecutionError) else ()
+        kept: dict[str, Reason] = {}
+        for units in uncompilable_pieces(error, compiler, program.graph, tried):
+            message = f"{_FAILS[type(error)]} it{_together(units)}: {error.failure}"
+            reason = Reason(code=ReasonCode.NOT_COMPILED, message=message, check="convert")
+            kept |= dict.fromkeys(_cheapest(units, plan), reason)
+        if not kept:
+            raise _not_compiled_error(error, kept, plan) from error
+        found |= kept
     return found
 
 
 def _cheapest(units: Sequence[Unit], plan: DelegationPlan) -> list[str]:
-    """Computing nodes of the unit with the fewest MACs: of units that fail only together it breaks the combination."""
+    """Nodes of the unit with the fewest MACs: of units that fail only together it breaks the combination.
+
+    They are its computing nodes; where nothing computes, all that quantizes and dequantizes.
+    """
     macs = {node.name: node.macs for node in plan.nodes if node.compute}
     in_units = [[name for name in unit if name in macs] for unit in units]
-    return min(filter(None, reversed(in_units)), key=lambda unit: sum(map(macs.__getitem__, unit)), default=[])
+    computing = min(filter(None, reversed(in_units)), key=lambda unit: sum(map(macs.__getitem__, unit)), default=None)
+    return computing or [name for unit in units for name in unit]
 
 
 def _together(units: Sequence[Unit]) -> str:
