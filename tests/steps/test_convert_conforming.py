@@ -380,7 +380,7 @@ class Transposing(nn.Module):
         return x
 
 
-def test_partitions_that_cannot_be_executed_are_mended_in_one_round(
+def test_partitions_that_cannot_be_executed_are_treated_in_one_round(
     conforming: Callable[..., tuple[ConvertedConforming, list[str]]],
 ) -> None:
     """A network may have more of them than rounds of exclusions are allowed."""
