@@ -65,6 +65,8 @@ def test_a_missing_kernel_is_named_once() -> None:
         lambda x: torch.einsum("bchw,bdhw->bcd", x, x),
         # Nearly zero, so that the order of terms decides about all digits.
         lambda x: F.instance_norm(x).mean((2, 3)),
+        # A momentum of 0.0, as that of nn.BatchNorm2d(momentum=None): floats of zero stay floats.
+        lambda x: F.batch_norm(x, torch.zeros(4), torch.ones(4), momentum=0.0),
     ],
 )  # fmt: skip
 def test_kernels_that_agree_have_no_faults(function: Callable[[torch.Tensor], Any]) -> None:

@@ -107,6 +107,12 @@ class TestTable:
         assert (read.scalar(0, "i"), read.scalar(2, "d")) == (-5, 2.5)
         assert (read.scalar(1, "i"), read.scalar(3, "i", 7), read.scalar(1, "i", None)) == (0, 7, None)
 
+    @pytest.mark.parametrize("code", ["f", "d"])
+    def test_a_float_of_zero_is_a_float(self, code: str) -> None:
+        """Writers leave out what equals the schema's default: a kernel that takes a double refuses an integer."""
+        assert isinstance(self.read(_0=number(1, "i")).scalar(1, code), float)
+        assert self.read().scalar(0, code, None) is None
+
     def test_vectors_and_strings(self) -> None:
         read = self.read(
             _0=text("läuft"), _1=numbers([1, -2, 3], "q"), _2=blob(b"\xff\x00"), _3=several([text("a"), text("bc")])

@@ -262,7 +262,8 @@ def _schema_value(value: Any, allocation: Any, indices: Mapping[int, int], list_
         case Boxed(items):
             return list_type([indices.get(item, -1) for item in items])
         case tuple():
-            return schema.BoolList(list(value)) if isinstance(value[0], bool) else schema.DoubleList(list(value))
+            list_of = schema.BoolList if any(isinstance(each, bool) for each in value) else schema.DoubleList
+            return list_of(list(value))
     kinds = {bool: schema.Bool, int: schema.Int, float: schema.Double, str: schema.String}
     return kinds[type(value)](value)
 

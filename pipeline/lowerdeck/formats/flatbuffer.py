@@ -10,6 +10,8 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+_FLOATS = ("f", "d")
+
 
 def root(data: bytes | memoryview, identifier: bytes, what: str) -> Table:
     """The root table.
@@ -63,9 +65,11 @@ class Table:
         return self._field(slot) is not None
 
     def scalar(self, slot: int, code: str, default: Any = 0) -> Any:
-        """The number in `slot`, `default` where the field is missing."""
+        """The number in `slot`, `default` where the field is missing; a float where `code` is that of one."""
         position = self._field(slot)
-        return default if position is None else unpack(self._data, code, position)[0]
+        if position is None:  # writers leave out what equals the schema's default
+            return float(default) if code in _FLOATS and default is not None else default
+        return unpack(self._data, code, position)[0]
 
     def table(self, slot: int) -> Table | None:
         """The table in `slot`, None where the field is missing."""
