@@ -32,3 +32,15 @@ def test_constant_indices_have_64_bits(function: Callable[[torch.Tensor], torch.
     network = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), Called(function), nn.Conv2d(4, 4, 3)).eval()
     verdict, detail = lowered(network, [(torch.randn(1, 3, 8, 8),) for _ in range(8)], create("ethos_u85_256"))
     assert verdict == "right", detail
+
+
+@pytest.mark.parametrize(("target", "delegated"), [("ethos_u85_256", 6), ("ethos_u55_128", 5)])
+def test_an_ethos_u85_gathers_itself(target: str, delegated: int) -> None:
+    """Along the second of three dimensions, the only one that it takes."""
+    torch.manual_seed(0)
+    index = torch.randint(0, 4, (1, 6, 64))
+    gather = Called(lambda x: torch.gather(x.flatten(2), 1, index).view(1, 6, 8, 8))
+    network = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), gather, nn.Conv2d(6, 4, 3)).eval()
+    verdict, detail = lowered(network, [(torch.randn(1, 3, 8, 8),) for _ in range(8)], create(target))
+    assert verdict == "right", detail
+    assert detail.startswith(f"{delegated} of 6 operators delegated")

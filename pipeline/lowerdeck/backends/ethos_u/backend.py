@@ -160,12 +160,14 @@ class EthosU(Backend[Device, Options, FlavorOptions]):
 
     def lowering(self, program: ExportedProgram) -> Lowering:
         """Return an EthosUPartitioner for this accelerator."""
+        from lowerdeck.backends.ethos_u.indices import cast_indices_of_gathers
         from lowerdeck.backends.ethos_u.partitioner import create_partitioner, partition_hooks
 
         partitioner, reasons = create_partitioner(self._compile_spec(), self.options)
         return Lowering(
             partitioner=partitioner,
             hooks=partition_hooks(self.options),
+            finish=cast_indices_of_gathers,
             quantized_inputs=self.options.quantized_inputs,
             quantized_outputs=self.options.quantized_outputs,
             reasons=reasons,

@@ -11,6 +11,7 @@ from executorch.backends.arm.quantizer import EthosUQuantizer
 from executorch.backends.cortex_m.quantizer.pattern_matcher import PatternMatcher
 from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
 
+from lowerdeck.backends.ethos_u.indices import cast_indices_of_scatters
 from lowerdeck.compat.arm import TRANSPOSED_WEIGHT
 
 if TYPE_CHECKING:
@@ -18,12 +19,6 @@ if TYPE_CHECKING:
     from torch.fx import GraphModule, Node
     from torchao.quantization.pt2e.quantizer import QuantizationSpec
 
-_INDEXED = (
-    torch.ops.aten.gather.default,
-    torch.ops.aten.scatter.src,
-    torch.ops.aten.scatter.value,
-    torch.ops.aten.scatter_add.default,
-)
 _MATCHED = PatternMatcher.Q_PATTERN_MATCHED_KEY
 
 
@@ -42,7 +37,7 @@ class YieldingQuantizer(EthosUQuantizer):  # type: ignore[misc]  # ExecuTorch is
         """Run Arm's transformation, which annotates once to find the nodes to quantize."""
         with annotated_count_as_matched(model), self._weights_of_transposed_layers():
             transformed: GraphModule = super().transform_for_annotation(model)
-        _index_by_int64(transformed)
+        cast_indices_of_scatters(transformed)
         return transformed
 
     def annotate(self, model: GraphModule) -> GraphModule:
@@ -64,20 +59,6 @@ class YieldingQuantizer(EthosUQuantizer):  # type: ignore[misc]  # ExecuTorch is
 
         with TRANSPOSED_WEIGHT.active(adjusted):
             yield
-
-
-def _index_by_int64(module: GraphModule) -> None:
-    """Give kernels of the CPU the indices of 64 bits that they take; Arm's passes make 32 of what is constant."""
-    for node in module.graph.nodes:
-        if node.target not in _INDEXED:
-            continue
-        index = node.args[2]
-        if index.meta["val"].dtype == torch.int32:
-            with module.graph.inserting_before(node):
-                cast = module.graph.call_function(torch.ops.aten.to.dtype, (index, torch.int64))
-            cast.meta = {**index.meta, "val": index.meta["val"].to(torch.int64)}
-            node.update_arg(2, cast)
-    module.recompile()
 
 
 @contextmanager
