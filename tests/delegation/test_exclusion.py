@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
+from benchmarks.in_turns import create
+from benchmarks.networks import lowered
 from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.delegation.exclusion import Exclusion, excluded_by, mark
 from lowerdeck.steps.export import export
+from tests.networks import Called
 
 
 class Blocks(nn.Module):
@@ -136,3 +141,41 @@ def test_well_formed_patterns_are_no_problem() -> None:
         nodes_not_to_delegate=["aten_add_tensor_?"],
     )
     assert list(exclusion.exclusion_problems()) == []
+
+
+def fail(node: torch.fx.Node) -> None:
+    raise IndexError(f"no argument {len(node.args)}")
+
+
+@pytest.mark.parametrize(
+    ("target", "check"),
+    [
+        ("neutron_imxrt700", None),
+        (
+            "ethos_u55_128",
+            "executorch.backends.arm.operator_support.pool_2d_support.AvgPool2dSupported.is_node_tosa_supported",
+        ),
+        (
+            "xnnpack_cpu",
+            "executorch.backends.xnnpack.partition.config.generic_node_configs.AvgPoolingConfig.check_constraints",
+        ),
+    ],
+)
+def test_an_operator_that_a_partitioner_fails_on_stays_on_the_cpu(
+    target: str, check: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neutron's fault is a real one, mended otherwise: a check reads a stride that poolings may leave out."""
+    network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), Called(lambda x: F.avg_pool2d(x, 3)), nn.Conv2d(8, 4, 1))
+    network.eval()
+    backend = create(target)
+    samples = [(torch.randn(1, 3, 11, 11, generator=torch.Generator().manual_seed(seed)),) for seed in range(6)]
+    backend.create_quantizer(QuantizationScheme(name="int8"))  # its modules need the converter
+    if check is None:
+        monkeypatch.setattr("lowerdeck.backends.neutron.quantizer._state_strides", lambda module: None)
+    else:
+        monkeypatch.setattr(check, lambda support, node, *others: fail(node))
+    verdict, detail = lowered(network, samples, backend)
+    assert verdict == "right", detail
+    assert "stays on the CPU: aten_avg_pool2d_default" in detail
+    assert "the backend's partitioner fails on it: " in detail
+    assert "IndexError" in detail

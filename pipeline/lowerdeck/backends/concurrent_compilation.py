@@ -7,8 +7,8 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 from lowerdeck.compat.exir import COMPILE_ALL
+from lowerdeck.contracts.errors import NOT_ABOUT_AN_OPERATOR
 from lowerdeck.contracts.lowering import CompiledPartition
-from lowerdeck.delegation.compilation import NOT_ABOUT_AN_OPERATOR
 from lowerdeck.runtime.parallel_map import in_order, num_processors
 
 _MOST_PROCESSES = 4

@@ -57,6 +57,10 @@ RUN_DECOMPOSITIONS = Replacement(
     "nothing left to decompose in most, and the whole program is traced to find it as it was.",
     for_speed_only=True,
 )
+SUPPORTS_NODE = Replacement(
+    target="torch.fx.passes.infra.partitioner:CapabilityBasedPartitioner._is_node_supported",
+    reason="Partitioners ask their own checks first, and one of them may be what fails on a node that is to stay off.",
+)
 MATERIALIZE_COMPOSITE_OPERATORS = Replacement(
     target="torch._export.utils:_materialize_cpp_cia_ops",
     reason="torch.export queries the dispatcher for all composite operators, for each namespace of operators again; "

@@ -39,6 +39,10 @@ class ConverterTimeoutError(ConversionError):
     """A converter did not finish within its time limit."""
 
 
+NOT_ABOUT_AN_OPERATOR = (ConverterTimeoutError, OSError, MemoryError)
+"""What a partitioner or a compiler raises whatever the operators."""
+
+
 class PartitionCompilationError(ConversionError):
     """A backend did not compile one of its partitions."""
 

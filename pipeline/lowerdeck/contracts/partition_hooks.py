@@ -28,15 +28,17 @@ class HookPosition(IntEnum):
 
     BACKEND = 1
     """Backend-specific changes next to the partitioner; it reads the marks of MARK_FAULTY and MARK_EXCLUDED."""
-    MARK_FAULTY = 2
+    SKIP_FAILING = 2
+    """Partitions again without a node that the partitioner fails on; it adds to the marks of MARK_FAULTY."""
+    MARK_FAULTY = 3
     """Marks the nodes that the delegate was found to compute wrongly, or not to compile."""
-    MARK_EXCLUDED = 3
+    MARK_EXCLUDED = 4
     """Marks the nodes that options exclude, and removes earlier marks of this kind."""
-    IO_BOUNDARY = 4
+    IO_BOUNDARY = 5
     """Removes tags, so it is outside of everything that sets them."""
-    FALLBACK = 5
+    FALLBACK = 6
     """Assigns what has no tag to a kernel library, so it is outside of everything that sets or removes tags."""
-    STEP = 6
+    STEP = 7
     """Builds the plan or checks the tags against it; it is outermost because it must see the final tags."""
 
 

@@ -19,7 +19,7 @@ class ReasonCode(StrEnum):
     WRONG_RESULT = "wrong_result"
     """Delegated, it computes something else than the quantized model; convert measured it."""
     NOT_COMPILED = "not_compiled"
-    """The partitioner accepts it, but the backend's compiler fails on it; convert tried."""
+    """The partitioner fails on it, or accepts it and the backend's compiler fails on it; the steps tried."""
     USER_CHECK = "user_check"
     """A user's check, named in the configuration, refused it."""
     NO_CONVERTER = "no_converter"

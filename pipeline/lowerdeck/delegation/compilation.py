@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from executorch.exir.backend.backend_details import BackendDetails
 
-from lowerdeck.contracts.errors import ConverterTimeoutError, LowerdeckError, PartitionCompilationError
+from lowerdeck.contracts.errors import NOT_ABOUT_AN_OPERATOR, LowerdeckError, PartitionCompilationError
 from lowerdeck.contracts.plan import DelegationPlan
 from lowerdeck.graph import library_errors
 from lowerdeck.graph.nodes import DELEGATION_TAG
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 _COMPILING = BackendDetails.preprocess_multimethod.__func__.__code__
 """ExecuTorch's loop over the partitions of a backend."""
-NOT_ABOUT_AN_OPERATOR = (ConverterTimeoutError, OSError, MemoryError)
-"""What a compiler raises whatever partition it compiles."""
 
 
 @contextmanager

@@ -15,11 +15,13 @@ from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.compat.pytorch import SUPPORTS_NODE
+from lowerdeck.contracts.errors import NOT_ABOUT_AN_OPERATOR, LowerdeckError
 from lowerdeck.contracts.partition_hooks import HookPosition, Partition, PartitionHook
 from lowerdeck.contracts.plan import Reason, ReasonCode, listed
+from lowerdeck.graph import library_errors
 from lowerdeck.graph.modules import matches, modules_of
-from lowerdeck.graph.nodes import is_compute, is_operator, operator_name, original_operators
+from lowerdeck.graph.nodes import DELEGATION_TAG, is_compute, is_operator, operator_name, original_operators
 from lowerdeck.registry import components
 
 if TYPE_CHECKING:
@@ -129,6 +131,40 @@ def mark_faulty(faulty: Mapping[str, Reason]) -> PartitionHook:
         return decide(program)
 
     return PartitionHook(position=HookPosition.MARK_FAULTY, partition=partition_marked)
+
+
+def skip_failing() -> PartitionHook:
+    """Return the hook that keeps nodes off the delegate at which the partitioner ends with an exception."""
+
+    failing, supports_node = set[str](), SUPPORTS_NODE.original()
+
+    def supports(partitioner: Any, node: torch.fx.Node) -> bool:
+        return node.name not in failing and supports_node(partitioner, node)
+
+    def partition_without_failing(decide: Partition, program: ExportedProgram) -> PartitionResult:
+        while True:
+            try:
+                with SUPPORTS_NODE.active(supports):
+                    return decide(program)
+            except (LowerdeckError, *NOT_ABOUT_AN_OPERATOR):
+                raise
+            except Exception as error:  # whatever a check of the backend raises
+                failed = _computing_node(library_errors.handled_node(error), program)
+                if failed is None or is_excluded(failed):
+                    raise
+                message = f"the backend's partitioner fails on it: {library_errors.described(error)}"
+                failed.meta[_FAULTY] = Reason(code=ReasonCode.NOT_COMPILED, message=message, check="partition")
+                failing.add(failed.name)
+                for node in program.graph.nodes:
+                    node.meta.pop(DELEGATION_TAG, None)
+
+    return PartitionHook(position=HookPosition.SKIP_FAILING, partition=partition_without_failing)
+
+
+def _computing_node(handled: torch.fx.Node | None, program: ExportedProgram) -> torch.fx.Node | None:
+    """The node of `program` that a check was called with, perhaps in a copy; None where it computes nothing."""
+    named = None if handled is None else next((node for node in program.graph.nodes if node.name == handled.name), None)
+    return named if named is not None and is_compute(named) else None
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from executorch.exir.backend.partitioner import Partitioner, PartitionResult
 from lowerdeck.contracts.lowering import Lowering
 from lowerdeck.contracts.partition_hooks import PartitionHook, PreservedOperators
 from lowerdeck.contracts.plan import Reason
-from lowerdeck.delegation.exclusion import mark_faulty
+from lowerdeck.delegation.exclusion import mark_faulty, skip_failing
 from lowerdeck.delegation.fallback import assign_rest
 from lowerdeck.graph.io_boundary import keep_io_boundary_on_cpu
 
@@ -35,7 +35,7 @@ def partition_chain(
     """
     marking = [mark_faulty(faulty)] if faulty else []
     falling_back = [] if lowering.fallback is None else [assign_rest(lowering.fallback.partitioner)]
-    hooks = [*lowering.hooks, *marking, *keep_io_boundary_on_cpu(lowering), *falling_back, *step_hooks]
+    hooks = [*lowering.hooks, skip_failing(), *marking, *keep_io_boundary_on_cpu(lowering), *falling_back, *step_hooks]
     return PartitionChain(lowering.partitioner, hooks)
 
 

@@ -15,7 +15,7 @@ from lowerdeck.explain.hints import hint
 MEANINGS: Mapping[ReasonCode, str] = {
     ReasonCode.EXCLUDED: "the configuration keeps it off the delegate",
     ReasonCode.WRONG_RESULT: "delegated, it computes something else than the quantized model",
-    ReasonCode.NOT_COMPILED: "the backend accepts it, but its compiler fails on it",
+    ReasonCode.NOT_COMPILED: "the backend's partitioner or compiler fails on it",
     ReasonCode.USER_CHECK: "a check of your own refused it",
     ReasonCode.NO_CONVERTER: "the backend has no such operator",
     ReasonCode.NOT_QUANTIZED: "the backend computes in integers, and it is not quantized",

@@ -26,7 +26,7 @@ from lowerdeck.contracts.partition_hooks import (
     PreservedOperators,
     PreserveOperators,
 )
-from lowerdeck.contracts.plan import DelegationPlan, NothingDelegatedError, Reason, ReasonCode
+from lowerdeck.contracts.plan import DelegationPlan, NothingDelegatedError, Reason, ReasonCode, listed
 from lowerdeck.delegation.exclusion import Subject, recorded_subjects, same_matches
 from lowerdeck.delegation.fallback import lowering_of
 from lowerdeck.delegation.partition_chain import partition_chain
@@ -139,6 +139,12 @@ def partition_conforming(
         LowerdeckError: the edge program computes something else, and `settings` do not accept it; or see `partition`.
     """
     made = partition(read_program(), backend)
+    places: dict[str, list[str]] = {}
+    for node in made.plan.nodes:
+        if node.compute and node.reason is not None and node.reason.code is ReasonCode.NOT_COMPILED:
+            places.setdefault(node.reason.message, []).append(node.described)
+    for message, nodes in places.items():
+        report(f"stays on the CPU: {listed(nodes, 5)}: {message}")
     deviation = edge_deviation(read_program(), made.program, samples[: settings.num_samples])
     if deviation is not None:
         message = (
