@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -11,8 +12,10 @@ from torch.nn import functional as F
 
 from benchmarks.in_turns import create
 from benchmarks.networks import lowered
+from lowerdeck.backends.ethos_u import vela
 from lowerdeck.contracts.plan import Reason, ReasonCode
 from lowerdeck.contracts.quantization import QuantizationScheme
+from lowerdeck.formats.tosa_graph import read_tosa_graph
 from lowerdeck.graph.preserved_operators import decompose_faulty
 from lowerdeck.steps.export import export
 from lowerdeck.steps.partition import partition
@@ -46,13 +49,39 @@ def test_an_activation_that_the_npu_computes_wrongly_runs_on_the_cpu(function: _
     assert (verdict, f"stays on the CPU: aten_{function.__name__}" in detail) == ("right", True), detail
 
 
-def test_a_decomposed_pooling_has_the_same_result_and_the_reason() -> None:
-    network, x = Called(lambda y: F.max_pool2d(y, 3, 2, 1)).eval(), torch.randn(1, 3, 8, 8)
+@pytest.mark.parametrize("mode", quick_first(["constant", "reflect", "replicate"]))
+def test_a_padding_that_the_compiler_fails_on_runs_on_the_cpu(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    compile_tosa = vela.compile_tosa
+
+    def compile_without_padding(tosa: bytes, *arguments: Any, **others: Any) -> Any:
+        if any(each.name in ("PAD", "CONCAT") for each in read_tosa_graph(tosa).operators):
+            raise RuntimeError("no padding")
+        return compile_tosa(tosa, *arguments, **others)
+
+    monkeypatch.setattr(vela, "compile_tosa", compile_without_padding)
+    pad = Called(lambda y: F.pad(y, (1, 2, 1, 1), mode=mode))
+    network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), pad, nn.Conv2d(8, 4, 3)).eval()
+    verdict, detail = lowered(network, [(torch.randn(1, 3, 12, 12),) for _ in range(6)], create("ethos_u55_128"))
+    assert (verdict, "stays on the CPU: aten_pad_default" in detail) == ("right", True), detail
+
+
+@pytest.mark.parametrize(
+    ("operator", "layer"),
+    [
+        ("max_pool2d", nn.MaxPool2d(3, 2, 1)),
+        ("hardswish", nn.Hardswish()),
+        ("prelu", nn.PReLU(3, init=0.2)),
+        ("prelu", nn.PReLU(init=0.2)),
+    ],
+)
+def test_what_is_decomposed_has_the_same_result_and_the_reason(operator: str, layer: nn.Module) -> None:
+    network, x = nn.Sequential(nn.Conv2d(3, 3, 1), layer).eval(), torch.randn(1, 3, 8, 8) * 3
     made = partition(export(network, [[1, 3, 8, 8]]), create("xnnpack_cpu"))
     expected = made.program.module()(x)
+    assert f"aten.{operator}.default" in str(made.program.graph)
     reason = Reason(code=ReasonCode.WRONG_RESULT, message="it is off")
-    faulty = decompose_faulty(made.program, {"aten_max_pool2d_default": reason})
+    faulty = decompose_faulty(made.program, {f"aten_{operator}_default": reason})
     assert [*faulty.values()] == [reason] * len(faulty)
-    assert "aten_max_pool2d_default" not in faulty
-    assert "aten.max_pool2d.default" not in str(made.program.graph)
+    assert f"aten_{operator}_default" not in faulty
+    assert f"aten.{operator}.default" not in str(made.program.graph)
     torch.testing.assert_close(made.program.module()(x), expected, rtol=0, atol=0)

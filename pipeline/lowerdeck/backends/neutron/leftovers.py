@@ -6,16 +6,14 @@ Only partitioning, long after decomposition, decides whether an operator is dele
 from __future__ import annotations
 
 from collections.abc import Collection
+from operator import getitem
 from typing import TYPE_CHECKING, Any
 
 import torch
 from executorch.exir.pass_base import ExportPass, ProxyValue
-from executorch.exir.passes.replace_aten_with_edge_pass import aten_to_edge
-from torch.export import default_decompositions
-from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils._pytree import tree_map_only
 
 from lowerdeck.graph.nodes import KERNEL_LIBRARY
+from lowerdeck.graph.preserved_operators import decomposed
 
 if TYPE_CHECKING:
     from executorch.exir import EdgeProgramManager
@@ -42,34 +40,10 @@ class _Decompose(ExportPass):  # type: ignore[misc]
         operator = getattr(op, "_op", None)
         if operator not in self._preserved or KERNEL_LIBRARY in meta.data:
             return super().call_operator(op, args, kwargs, meta)
-        tensors = [argument for argument in args if isinstance(argument, ProxyValue)]
 
-        def whole(*data: torch.Tensor) -> torch.Tensor:
-            given = iter(data)
-            result: torch.Tensor = op._op(*tree_map_only(ProxyValue, lambda _: next(given), args), **kwargs)
-            return result
+        def call(called: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> ProxyValue:
+            if called is getitem:
+                return super(_Decompose, self).call_getitem(*arguments, meta)
+            return super(_Decompose, self).call_operator(called, arguments, named, meta)
 
-        decompositions: Any = default_decompositions()
-        parts = make_fx(whole, decomposition_table=decompositions)(*(tensor.data for tensor in tensors))
-        given = iter(tensors)
-        values: dict[torch.fx.Node, Any] = {}
-        for node in parts.graph.nodes:
-            if node.op == "placeholder":
-                values[node] = next(given)
-            elif node.op == "output":
-                return values[node.args[0]]
-            else:
-                arguments = tree_map_only(torch.fx.Node, values.__getitem__, node.args)
-                edge = aten_to_edge(_with_kernel(node.target, arguments))
-                values[node] = super().call_operator(edge, arguments, dict(node.kwargs), meta)
-        raise AssertionError(f"the decomposition of {operator} has no output")
-
-
-def _with_kernel(operator: torch._ops.OpOverload, arguments: tuple[Any, ...]) -> torch._ops.OpOverload:
-    """The overload with a kernel in ExecuTorch: copies for views, `add.Scalar` for `add.Tensor` with a number."""
-    if operator.is_view:
-        packet = getattr(torch.ops.aten, f"{operator.overloadpacket.__name__}_copy")
-        return getattr(packet, operator._overloadname)  # type: ignore[no-any-return]
-    if operator._overloadname == "Tensor" and len(arguments) > 1 and not isinstance(arguments[1], ProxyValue):
-        return operator.overloadpacket.Scalar  # type: ignore[no-any-return]
-    return operator
+        return decomposed(op, args, kwargs, ProxyValue, lambda value: value.data, call)
