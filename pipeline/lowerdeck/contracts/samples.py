@@ -155,4 +155,5 @@ class ModelSource(Protocol):
         """Return the model in eval mode with its weights loaded."""
         ...
 
-    # A source may define `class_names(options, weights)`, the names of the classes that come with the weights.
+    # A source may define `class_names(options, weights)`, the names of the classes that come with the weights, and
+    # `fit_random(model, input_shapes)`, which completes the random weights of what `build` returns without any.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lowerdeck.contracts.errors import ConfigurationError
-from lowerdeck.models import checkpoints
+from lowerdeck.models import checkpoints, random_weights
 from lowerdeck.registry import components
 
 if TYPE_CHECKING:
@@ -68,3 +68,6 @@ def build(options: Options, weights: str | None) -> torch.nn.Module:
     if weights is not None and weights != PRETRAINED:
         checkpoints.load_into(model, weights)
     return model.eval()
+
+
+fit_random = random_weights.fit_to_noise

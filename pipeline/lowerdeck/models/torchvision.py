@@ -1,7 +1,7 @@
 """Every image classification architecture of torchvision, by torchvision's name.
 
-Weights are null (random, from the caller's torch.manual_seed), the path of a checkpoint, or one of torchvision's names
-(`DEFAULT`, `IMAGENET1K_V1`), which are downloaded once into torch's cache.
+Weights are null (random, from the caller's torch.manual_seed, with batch norms that fit noise), the path of a
+checkpoint, or one of torchvision's names (`DEFAULT`, `IMAGENET1K_V1`), which are downloaded once into torch's cache.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
-from lowerdeck.models import checkpoints
+from lowerdeck.models import checkpoints, random_weights
 from lowerdeck.registry import components
 
 if TYPE_CHECKING:
@@ -126,6 +126,9 @@ def build(options: Options, weights: str | None) -> torch.nn.Module:
         for attribute, value in {"aux_logits": False, **{head.rstrip("."): None for head in heads}}.items():
             setattr(model, attribute, value)
     return model.eval()
+
+
+fit_random = random_weights.fit_to_noise
 
 
 def class_names(options: Options, weights: str | None) -> tuple[str, ...]:

@@ -17,4 +17,8 @@ def chosen_model() -> Module:
 
     config = section(ModelConfig)
     source = models.source(config.source)
-    return source.build(source.Options(**config.options), config.weights)
+    model = source.build(source.Options(**config.options), config.weights)
+    fit_random = getattr(source, "fit_random", None)
+    if config.weights is None and fit_random is not None:
+        fit_random(model, config.input_shapes)
+    return model
