@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import pytest
@@ -74,7 +75,7 @@ def test_indices_that_a_step_decides_are_explained_as_far_as_it_goes() -> None:
 
     def found(actual: torch.Tensor) -> OutputError:
         return output_error(
-            "out", [(expected, actual)], None, 3, precision=OF_INTEGERS, rounded=lambda: [(expected, flipped)]
+            "out", [(expected, actual)], None, 3, precision=OF_INTEGERS, rounded=[lambda: [(expected, flipped)]]
         )
 
     assert found(flipped).excess <= 1
@@ -95,14 +96,33 @@ def test_equal_infinities_are_no_error() -> None:
 
 def test_rounding_that_leaves_the_domain_of_a_function_explains_nothing() -> None:
     pair, infinite = (torch.zeros(2), torch.full((2,), 9.0)), (torch.zeros(2), torch.full((2,), math.inf))
-    found = output_error("out", [pair], 1.0, 1, precision=OF_INTEGERS, rounded=lambda: [infinite])
+    found = output_error("out", [pair], 1.0, 1, precision=OF_INTEGERS, rounded=[lambda: [infinite]])
     assert found.excess > 1
 
 
 def test_rounding_that_a_steep_function_enlarges_is_explained() -> None:
     pair, enlarged = (torch.zeros(2), torch.full((2,), 3.0)), (torch.zeros(2), torch.full((2,), 3.0))
     assert output_error("out", [pair], 1.0, 1, precision=OF_INTEGERS).excess > 1
-    assert output_error("out", [pair], 1.0, 1, precision=OF_INTEGERS, rounded=lambda: [enlarged]).excess <= 1
+    assert output_error("out", [pair], 1.0, 1, precision=OF_INTEGERS, rounded=[lambda: [enlarged]]).excess <= 1
+
+
+def test_rounding_is_drawn_until_the_error_is_explained() -> None:
+    def off_by(error: float) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.zeros(2), torch.full((2,), error)
+
+    asked = []
+
+    def drawn(error: float) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        asked.append(error)
+        return [off_by(error)]
+
+    draws = [partial(drawn, error) for error in (2.0, 4.0, 9.0)]
+    found = output_error("out", [off_by(3.0)], 1.0, 1, precision=OF_INTEGERS, rounded=draws)
+    assert (found.bound, asked) == (4.0, [2.0, 4.0])
+    assert found.sensitivity == pytest.approx(4.0 / 0.5)
+    asked.clear()
+    assert output_error("out", [off_by(10.0)], 1.0, 1, precision=OF_INTEGERS, rounded=draws).excess > 1
+    assert asked == [2.0, 4.0, 9.0]
 
 
 def test_an_error_that_the_depth_explains_needs_no_other_rounding() -> None:
@@ -110,7 +130,7 @@ def test_an_error_that_the_depth_explains_needs_no_other_rounding() -> None:
         raise AssertionError("executed once more")
 
     pair = (torch.zeros(4), torch.tensor([0.0, 0.0, 1.0, 0.0]))
-    assert output_error("out", [pair], 1.0, 1, precision=OF_INTEGERS, rounded=costly).bound == 1.01
+    assert output_error("out", [pair], 1.0, 1, precision=OF_INTEGERS, rounded=[costly]).bound == 1.01
 
 
 def test_empty_outputs_agree() -> None:

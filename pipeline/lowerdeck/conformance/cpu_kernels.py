@@ -327,7 +327,7 @@ def _difference(module: Any, method: str, call: _Call) -> str:
             return [(actual, _results(module, method, [_rounded(each) for each in inputs])[index])]
 
         precision = precision_of_types(each.dtype for each in (*inputs, expected))
-        found = output_error(call.operator, [(expected, actual)], None, 1, precision=precision, rounded=rounded)
+        found = output_error(call.operator, [(expected, actual)], None, 1, precision=precision, rounded=[rounded])
         if found.excess > 1:
             return f"computes something else than PyTorch: {found}"
     return ""

@@ -35,7 +35,7 @@ def output_error(
     depth: int,
     *,
     precision: float,
-    rounded: Callable[[], Sequence[Pair]] | None = None,
+    rounded: Iterable[Callable[[], Sequence[Pair]]] = (),
 ) -> OutputError:
     """Compare an output with its reference.
 
@@ -47,22 +47,26 @@ def output_error(
         depth: Number of roundings in succession that led to it.
         precision: The relative error that one rounding explains, of values without a quantization: `precision_of_types`
             the types that it is computed in, or OF_INTEGERS.
-        rounded: Computes the same with the reference's own integers rounded in another way as actual values. They raise
-            the bounds: an activation function may turn one step at its input into several at its output, and one step
-            decides which of two nearly equal values is the largest. Called only where the error exceeds what `depth`
-            explains, because it executes the reference once more.
+        rounded: Each computes the same with the reference's own integers rounded in another way as actual values. They
+            raise the bounds: an activation function may turn one step at its input into several at its output, and one
+            step decides which of two nearly equal values is the largest. Called only while the error exceeds what
+            `depth` and those before explain, because each executes the reference once more.
 
     Raises:
         LowerdeckError: the shapes of a pair differ.
     """
     error = _error_within(name, pairs, scale, depth, precision=precision)
-    if rounded is None or error.excess <= 1:
-        return error
-    by_rounding = _error_within(name, rounded(), scale, depth, precision=precision)
-    if not math.isfinite(by_rounding.max_error):  # it left the domain of a function, and explains nothing
-        return error
-    bound, mean = max(error.bound, by_rounding.max_error), max(error.mean_bound, by_rounding.mean_error)
-    return replace(error, bound=bound, mean_bound=mean, sensitivity=max(bound / error.bound, mean / error.mean_bound))
+    by_depth = error
+    for round_otherwise in rounded:
+        if error.excess <= 1:
+            break
+        other = _error_within(name, round_otherwise(), scale, depth, precision=precision)
+        if not math.isfinite(other.max_error):  # it left the domain of a function, and explains nothing
+            continue
+        bound, mean = max(error.bound, other.max_error), max(error.mean_bound, other.mean_error)
+        sensitivity = max(bound / by_depth.bound, mean / by_depth.mean_bound)
+        error = replace(error, bound=bound, mean_bound=mean, sensitivity=sensitivity)
+    return error
 
 
 def _error_within(

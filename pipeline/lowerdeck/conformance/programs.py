@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from lowerdeck.conformance.errors import OF_INTEGERS, output_error
-from lowerdeck.conformance.partitions import Inputs, Values, returned_nodes, rounding_noise
+from lowerdeck.conformance.partitions import ROUNDING_DRAWS, Inputs, Values, returned_nodes, rounding_noise
 from lowerdeck.conformance.subgraphs import depth_of, precision_of, scale_of
 from lowerdeck.contracts.conformance import OutputError
 from lowerdeck.formats.pte import JumpFalseCall, KernelCall, Method
@@ -99,12 +99,12 @@ def program_errors(
     results = execute(samples)
 
     @cache
-    def rounded() -> list[Values]:
+    def rounded(draw: int) -> list[Values]:
         names = {node.name for node in outputs}
-        return list(map(NodeValues(edge, names, rounding_noise(), keeps_state=True), samples))
+        return list(map(NodeValues(edge, names, rounding_noise(draw), keeps_state=True), samples))
 
-    def rounded_output(name: str) -> list[Pair]:
-        return [(wanted[name], values[name]) for wanted, values in zip(expected, rounded(), strict=True)]
+    def rounded_output(name: str, draw: int) -> list[Pair]:
+        return [(wanted[name], values[name]) for wanted, values in zip(expected, rounded(draw), strict=True)]
 
     return tuple(
         output_error(
@@ -113,7 +113,7 @@ def program_errors(
             scale,
             depth_of(edge.graph),
             precision=precision_of(edge.graph),
-            rounded=partial(rounded_output, node.name),
+            rounded=[partial(rounded_output, node.name, draw) for draw in range(ROUNDING_DRAWS)],
         )
         for index, (node, scale) in enumerate(zip(outputs, scales, strict=True))
     )
