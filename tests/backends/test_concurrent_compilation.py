@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import time
@@ -134,15 +135,27 @@ def test_what_fails_is_raised_where_it_can_be_traced() -> None:
         compiled(fail)
 
 
-def test_a_failure_ends_the_forks_of_the_others() -> None:
+@pytest.mark.parametrize("number", [1, 2])
+def test_all_that_fails_is_raised_at_once(number: int, processors: Callable[[int], None]) -> None:
+    def fail(number: int) -> None:
+        if number != 1:
+            raise KeyError(f"reshape {number}")
+
+    processors(number)
+    with pytest.raises(ExceptionGroup, match="partitions were not compiled") as caught:
+        compiled(fail)
+    assert [str(each) for each in caught.value.exceptions] == ["'reshape 0'", "'reshape 2'"]
+
+
+def test_a_full_disk_ends_the_forks_of_the_others() -> None:
     def fail(number: int) -> None:
         if number == 0:
-            raise KeyError("a reshape")
+            raise OSError(errno.ENOSPC, "No space left on device")
         time.sleep(60)
 
-    with pytest.raises(KeyError) as caught:  # whose traceback is kept
+    with pytest.raises(OSError, match="No space left") as caught:  # whose traceback is kept
         compiled(fail)
-    assert caught.value.args == ("a reshape",)
+    assert caught.value.errno == errno.ENOSPC
     assert not multiprocessing.active_children()
 
 

@@ -56,6 +56,8 @@ class PartitionCompilationError(ConversionError):
         """
         super().__init__(message)
         self.nodes, self.failure = nodes, failure
+        self.others: tuple[PartitionCompilationError, ...] = ()
+        """Those of the same program's other partitions."""
 
 
 class PartitionExecutionError(PartitionCompilationError):

@@ -26,6 +26,8 @@ _COMPILING = BackendDetails.preprocess_multimethod.__func__.__code__
 def naming_failed_partition(plan: DelegationPlan) -> Iterator[None]:
     """Turn an exception from a backend's compiler into one that knows its partition; others pass unchanged.
 
+    Of a group of exceptions, which several partitions raised, the first is raised and knows the others.
+
     Args:
         plan: The plan that `to_backend` follows in this context.
 
@@ -37,16 +39,28 @@ def naming_failed_partition(plan: DelegationPlan) -> Iterator[None]:
     except NOT_ABOUT_AN_OPERATOR:
         raise
     except Exception as error:
-        program = _compiled_program(error)
-        if program is None:
+        causes = error.exceptions if isinstance(error, ExceptionGroup) else (error,)
+        programs = [_compiled_program(cause) for cause in causes]
+        named = [_named(cause, program, plan) for cause, program in zip(causes, programs, strict=True) if program]
+        if len(named) < len(causes):
             raise
-        tag, nodes = _partition_of(program, plan)
-        if isinstance(error, LowerdeckError):  # its message is for users and names the partition
-            raise PartitionCompilationError(str(error), nodes, str(error).splitlines()[0]) from error
-        failure = library_errors.described(error)
+        named[0].others = tuple(named[1:])
+        raise named[0] from causes[0]
+
+
+def _named(cause: Exception, program: ExportedProgram, plan: DelegationPlan) -> PartitionCompilationError:
+    """What `cause` is for users."""
+    tag, nodes = _partition_of(program, plan)
+    if isinstance(cause, LowerdeckError):  # its message is for users and names the partition
+        named = PartitionCompilationError(str(cause), nodes, str(cause).splitlines()[0])
+    else:
+        failure = library_errors.described(cause)
         computing = sum(node.compute for node in plan.nodes if node.name in nodes)
-        message = f"partition {tag} ({computing} operators) was not compiled: {failure}"
-        raise PartitionCompilationError(message, nodes, failure) from error
+        named = PartitionCompilationError(
+            f"partition {tag} ({computing} operators) was not compiled: {failure}", nodes, failure
+        )
+    named.__cause__ = cause
+    return named
 
 
 def same_failure(error: BaseException, other: BaseException) -> bool:

@@ -120,7 +120,7 @@ def convert_conforming(
             twins = shared_twins(converted.partitions)
             checked, unchecked, failed = _checked(converted, twins, values, report)
         except PartitionCompilationError as error:
-            failed = [error]
+            failed = [error, *error.others]
         if failed:
             pieces = [PieceCompiler(manager, backend, folder / f"pieces_{n}", faulty) for n in range(len(failed))]
             kept = _uncompilable(failed, pieces, manager.exported_program(), replaced, samples, plan, report)
