@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,16 @@ from torch import nn
 
 from benchmarks.in_turns import create
 from benchmarks.networks import lowered
-from lowerdeck.backends.ethos_u import activations
+from lowerdeck.backends.ethos_u import activations, vela
 from lowerdeck.compat import arm
+from lowerdeck.conformance.bisection import PieceCompiler
+from lowerdeck.conformance.units import Unit
 from lowerdeck.contracts.backends import Backend
 from lowerdeck.contracts.conformance import ConformanceSettings
 from lowerdeck.contracts.errors import ConversionError
 from lowerdeck.contracts.plan import DelegationPlan, ReasonCode
 from lowerdeck.contracts.quantization import QuantizationScheme
+from lowerdeck.formats.tosa_graph import read_tosa_graph
 from lowerdeck.graph import tracing
 from lowerdeck.runtime.exact.twin import ExactTwin
 from lowerdeck.runtime.loading import open_made_program
@@ -392,6 +395,48 @@ def test_partitions_that_cannot_be_executed_are_treated_in_one_round(
     kept_off = [node.operator for node in found.plan.nodes if node.reason and node.compute]
     assert kept_off.count("aten.permute_copy.default") == 3
     assert found.unchecked == ()
+    assert all(output.excess <= 1 for output in found.outputs)
+
+
+class Gathering(nn.Module):
+    """Three padded convolutions, each before an operator that an Ethos-U55 leaves to the CPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Conv2d(2, 2, 3) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = nn.functional.pad(torch.relu(layer(x)), (1, 1, 1, 1)).gather(1, torch.tensor([1]).expand(1, 2, 6, 6))
+        return x
+
+
+def test_partitions_that_do_not_compile_are_treated_in_one_round(
+    conforming: Callable[..., tuple[ConvertedConforming, list[str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What one partition owes its failure to is tried first in the others."""
+    compile_tosa, compile_piece, pieces = vela.compile_tosa, PieceCompiler.compile, list[int]()
+
+    def compile_without_padding(tosa: bytes, *arguments: Any, **others: Any) -> Any:
+        if any(each.name == "PAD" for each in read_tosa_graph(tosa).operators):
+            raise RuntimeError("no padding")
+        return compile_tosa(tosa, *arguments, **others)
+
+    def counted(compiler: PieceCompiler, chosen: Sequence[Unit]) -> Any:
+        pieces.append(len(chosen))
+        return compile_piece(compiler, chosen)
+
+    monkeypatch.setattr(vela, "compile_tosa", compile_without_padding)
+    monkeypatch.setattr(PieceCompiler, "compile", counted)
+    torch.manual_seed(0)
+    samples: Samples = [(torch.randn(1, 2, 6, 6),) for _ in range(2)]
+    quantized, backend = quantized_for("ethos_u55_128", Gathering(), samples)
+    found, said = conforming(quantized, backend, samples, max_rounds=1)
+    assert sum("was not compiled: unforeseen RuntimeError: no padding" in line for line in said) == 3
+    kept_off = [node.operator for node in found.plan.nodes if node.reason and node.compute]
+    assert kept_off.count("aten.constant_pad_nd.default") == 3
+    assert kept_off.count("aten.convolution.default") == 0
+    assert pieces[-2:] == [1, 1]
     assert all(output.excess <= 1 for output in found.outputs)
 
 

@@ -6,7 +6,7 @@ that the edge program computes at their inputs, so that an error before a piece 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,7 @@ from lowerdeck.contracts.partition_hooks import HookPosition, Partition, Partiti
 from lowerdeck.contracts.plan import Reason
 from lowerdeck.delegation.compilation import same_failure
 from lowerdeck.delegation.partition_chain import partition_chain
-from lowerdeck.graph.nodes import DELEGATION_TAG
+from lowerdeck.graph.nodes import DELEGATION_TAG, operator_name
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -201,7 +201,11 @@ def culprit_of(
 
 
 def uncompilable_pieces(
-    error: PartitionCompilationError, compiler: PieceCompiler, graph: Graph, samples: Sequence[Values] = ()
+    error: PartitionCompilationError,
+    compiler: PieceCompiler,
+    graph: Graph,
+    samples: Sequence[Values] = (),
+    suspected: Collection[tuple[str, ...]] = (),
 ) -> list[tuple[Unit, ...]]:
     """The smallest pieces of a partition that fail as the whole does; empty where none is to blame.
 
@@ -210,6 +214,8 @@ def uncompilable_pieces(
         compiler: Compiles pieces of it.
         graph: The edge program's.
         samples: For every sample the values of all nodes, to execute pieces on.
+        suspected: `operators_in` units to which other partitions owe that they fail; they are tried first, because
+            blocks of a network fail alike. What else may fail shows when the program is lowered without them.
     """
 
     def fails(chosen: Sequence[Unit]) -> bool:
@@ -224,7 +230,16 @@ def uncompilable_pieces(
             return same_failure(error, raised)
         return False
 
-    return find_uncompilable(units(graph, error.nodes), fails)
+    found = units(graph, error.nodes)
+    alike: list[tuple[Unit, ...]] = [
+        (unit,) for unit in found if suspected and operators_in(unit, graph) in suspected and fails([unit])
+    ]
+    return alike or find_uncompilable(found, fails)
+
+
+def operators_in(unit: Unit, graph: Graph) -> tuple[str, ...]:
+    """Names of the operators of a unit, in the graph's order."""
+    return tuple(operator_name(node) for node in graph.nodes if node.name in unit)
 
 
 def _only(names: frozenset[str]) -> PartitionHook:

@@ -12,7 +12,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lowerdeck.conformance.bisection import MAX_TOGETHER, Culprit, PieceCompiler, culprit_of, uncompilable_pieces
+from lowerdeck.conformance.bisection import (
+    MAX_TOGETHER,
+    Culprit,
+    PieceCompiler,
+    culprit_of,
+    operators_in,
+    uncompilable_pieces,
+)
 from lowerdeck.conformance.partitions import (
     KERNELS,
     Inputs,
@@ -358,12 +365,14 @@ def _uncompilable(
         ConversionError: no operator of a partition is to blame.
     """
     found: dict[str, Reason] = {}
+    suspected = set[tuple[str, ...]]()
     for error, compiler in zip(failed, compilers, strict=True):
         report(str(error))
         parts = [part for part in replaced if part.nodes == error.nodes]
         tried = all_values(program, parts[0], samples) if isinstance(error, PartitionExecutionError) else ()
         kept: dict[str, Reason] = {}
-        for units in uncompilable_pieces(error, compiler, program.graph, tried):
+        for units in uncompilable_pieces(error, compiler, program.graph, tried, suspected):
+            suspected |= {operators_in(units[0], program.graph)} if len(units) == 1 else set()
             message = f"{_FAILS[type(error)]} it{_together(units)}: {error.failure}"
             reason = Reason(code=ReasonCode.NOT_COMPILED, message=message, check="convert")
             kept |= dict.fromkeys(_cheapest(units, plan), reason)
