@@ -71,6 +71,7 @@ def test_weights_are_the_same_with_any_number_of_threads() -> None:
 
 def test_what_training_reads_is_left_as_it_was() -> None:
     network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, momentum=0.3), nn.Dropout(), nn.BatchNorm2d(4))
+    network.register_parameter("unused", nn.Parameter(torch.empty(0)))
     fit_to_noise(network.eval(), [SHAPE])
     assert [module.momentum for module in network if isinstance(module, nn.BatchNorm2d)] == [0.3, 0.1]
     assert not any(module.training for module in network.modules())

@@ -26,10 +26,10 @@ def fit_to_noise(model: Module, input_shapes: Sequence[Sequence[int]]) -> None:
         input_shapes: Shape of every input, float32, with its batch dimension.
     """
     import torch
-    from torch.nn import init
+    from torch.nn import Parameter, init
     from torch.nn.modules.batchnorm import _BatchNorm
 
-    for parameter in model.parameters():
+    for parameter in filter(Parameter.numel, model.parameters()):
         if parameter.dim() > 1 and not parameter.any():
             init.normal_(parameter, std=0.05)
         elif 0 < parameter.abs().max() < _SMALL:
