@@ -164,7 +164,7 @@ def fail(node: torch.fx.Node) -> None:
 def test_an_operator_that_a_partitioner_fails_on_stays_on_the_cpu(
     target: str, check: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neutron's fault is a real one, mended otherwise: a check reads a stride that poolings may leave out."""
+    """Neutron's fault is a real one, which the quantizer avoids: a check reads a stride that poolings may leave out."""
     network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), Called(lambda x: F.avg_pool2d(x, 3)), nn.Conv2d(8, 4, 1))
     network.eval()
     backend = create(target)

@@ -45,7 +45,7 @@ def naming_failed_partition(plan: DelegationPlan) -> Iterator[None]:
         if len(named) < len(causes):
             raise
         named[0].others = tuple(named[1:])
-        raise named[0] from causes[0]
+        raise named[0]  # noqa: B904  from its own cause, not from the group
 
 
 def _named(cause: Exception, program: ExportedProgram, plan: DelegationPlan) -> PartitionCompilationError:
@@ -59,8 +59,10 @@ def _named(cause: Exception, program: ExportedProgram, plan: DelegationPlan) -> 
         named = PartitionCompilationError(
             f"partition {tag} ({computing} operators) was not compiled: {failure}", nodes, failure
         )
-    named.__cause__ = cause
-    return named
+    try:
+        raise named from cause
+    except PartitionCompilationError as raised:
+        return raised
 
 
 def same_failure(error: BaseException, other: BaseException) -> bool:
