@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cold_build.__main__ import NUM_CALIBRATION, NUM_EVALUATION, PARAMS, ROOT, environment, run_peer
+from benchmarks.cold_build.__main__ import ROOT, environment, run_peer, write_params
 
 DELEGATION = (
     "[]",
@@ -62,9 +62,7 @@ def prepare(folder: Path, target: str) -> Path:
     """A clone of HEAD that builds MobileNetV2 for `target`, without a build."""
     clone = folder / "clone"
     subprocess.run(["git", "clone", "-q", str(ROOT), str(clone)], check=True)
-    (clone / "params.yaml").write_text(
-        PARAMS.format(target=target, num_calibration=NUM_CALIBRATION, num_evaluation=NUM_EVALUATION)
-    )
+    write_params(clone, target)
     subprocess.run(
         ["dvc", "repro", "-q", "data/dvc.yaml:prepare"], cwd=clone, env=environment(), check=True, capture_output=True
     )

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from lowerdeck.conformance.bisection import find_culprit, find_hidden, find_uncompilable
+from lowerdeck.conformance.bisection import Check, CheckAll, find_culprit, find_hidden, find_uncompilable
 from lowerdeck.conformance.units import Unit
 from lowerdeck.contracts.conformance import ErrorUnit, OutputError, PartitionConformance
 
@@ -32,6 +32,10 @@ class Compiler:
         self.count += 1
         wrong = self.is_wrong({name for unit in chosen for name in unit})
         return None if wrong is None else conformance(wrong)
+
+
+def all_by(check: Check) -> CheckAll:
+    return lambda pieces: [check(chosen) for chosen in pieces]
 
 
 @pytest.mark.parametrize("culprit", range(13))
@@ -88,26 +92,26 @@ def test_a_wrong_unit_is_found_in_units_whose_errors_show_nothing(culprit: int) 
             return PartitionConformance(partition="tag0", depth=1, outputs=(loose,))
         return conformance((f"n{culprit}",) in chosen)
 
-    found = find_hidden(units(7), check)
+    found = find_hidden(units(7), check, all_by(check))
     assert found is not None
     assert found.units == ((f"n{culprit}",),)
 
 
 def test_units_with_small_bounds_are_not_divided() -> None:
     compiler = Compiler(lambda names: False)
-    assert find_hidden(units(16), compiler) is None
-    assert compiler.count == 2
+    assert find_hidden(units(16), compiler, all_by(compiler)) is None
+    assert compiler.count == 4
 
 
 def test_what_cannot_be_compiled_alone_is_divided() -> None:
     compiler = Compiler(lambda names: None if len(names) == 4 else "n6" in names)
-    found = find_hidden(units(8), compiler)
+    found = find_hidden(units(8), compiler, all_by(compiler))
     assert found is not None
     assert found.units == (("n6",),)
 
 
 def test_one_unit_hides_nothing() -> None:
-    assert find_hidden(units(1), Compiler(lambda names: True)) is None
+    assert find_hidden(units(1), Compiler(lambda names: True), lambda _: []) is None
 
 
 class Failing:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from executorch.exir.backend.partitioner import PartitionResult
@@ -38,10 +39,18 @@ MAX_TOGETHER = 4
 """Most units of a culprit in a partition that is little worse than its bound: more have only added up their errors."""
 _MAX_UNCOMPILABLE = 16
 """Most units of a piece that does not compile: more fail for their size. A mean over four dimensions has five."""
+_MOST_PIECES = 8
+"""Pieces that a partition is divided into at once to find what rounding hides: each cut may divide a fault that shows
+only where two operators are together."""
+_LEAST_UNITS = 4
+"""Of such a piece, unless there are two."""
 _ALL_FAIL = 4
 """Operators after which a compiler that failed on every piece so far is taken to fail on any."""
 Check = Callable[[Sequence[Unit]], PartitionConformance | None]
 """Compiles some units on their own and compares them; None where they cannot be compiled."""
+
+CheckAll = Callable[[Sequence[Sequence[Unit]]], Sequence[PartitionConformance | None]]
+"""The same for several pieces that have no unit in common."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +87,7 @@ def find_culprit(found: Sequence[Unit], check: Check, max_together: int = MAX_TO
     return Culprit(units=tuple(pieces), conformance=conformance)
 
 
-def find_hidden(found: Sequence[Unit], check: Check) -> Culprit | None:
+def find_hidden(found: Sequence[Unit], check: Check, check_all: CheckAll) -> Culprit | None:
     """A piece that computes something else, of units whose common error rounding may explain; None if there is none.
 
     They are divided until the errors of pieces say something about their operators.
@@ -86,13 +95,18 @@ def find_hidden(found: Sequence[Unit], check: Check) -> Culprit | None:
     Args:
         found: Units in an order in which none depends on a later one.
         check: Compiles some consecutive units.
+        check_all: Compiles several such pieces at once, which takes little longer than one.
     """
-    half = len(found) // 2
-    for pieces in (found[:half], found[half:]) if half else ():
-        conformance = check(pieces)
+    if len(found) < 2:
+        return None
+    count = min(_MOST_PIECES, max(2, len(found) // _LEAST_UNITS))
+    bounds = [len(found) * index // count for index in range(count + 1)]
+    divided = [found[start:end] for start, end in pairwise(bounds)]
+    for pieces, conformance in zip(divided, check_all(divided), strict=True):
         if _is_wrong(conformance):
             return find_culprit(pieces, check, len(pieces))
-        if (conformance is None or conformance.is_loose) and (culprit := find_hidden(pieces, check)) is not None:
+        is_open = conformance is None or conformance.is_loose
+        if is_open and (culprit := find_hidden(pieces, check, check_all)) is not None:
             return culprit
     return None
 
@@ -157,13 +171,13 @@ class PieceCompiler:
         self.count = 0
         """Number of pieces compiled so far."""
 
-    def compile(self, chosen: Sequence[Unit]) -> tuple[EdgeProgramManager, Sequence[CompiledPartition]]:
-        """Compile `chosen` on their own: the lowered program with nothing else delegated, and its partitions."""
+    def compile(self, *chosen: Sequence[Unit]) -> tuple[EdgeProgramManager, Sequence[CompiledPartition]]:
+        """Compile pieces on their own: the lowered program with nothing else delegated, and its partitions."""
         self.count += 1
         workdir = self._workdir / f"piece_{self.count}"
         workdir.mkdir(parents=True)
         lowering = self._backend.lowering(self._manager.exported_program())
-        chain = partition_chain(lowering, _only(names_in(chosen)), faulty=self._faulty)
+        chain = partition_chain(lowering, _only(*map(names_in, chosen)), faulty=self._faulty)
         with self._backend.compiling(workdir) as partitions:
             return self._manager.to_backend(chain), partitions
 
@@ -186,18 +200,27 @@ def culprit_of(
         may_hide: Whether rounding may explain the partition's own error.
     """
 
-    def check(chosen: Sequence[Unit]) -> PartitionConformance | None:
+    def check_all(pieces: Sequence[Sequence[Unit]]) -> list[PartitionConformance | None]:
         try:
-            lowered, partitions = compiler.compile(chosen)
-            (piece,) = subgraphs(lowered.exported_program().graph_module)
-            return check_partition(piece, partitions, shared_twins(partitions), samples, synthetic=False)
+            lowered, partitions = compiler.compile(*pieces)
+            twins, made = shared_twins(partitions), subgraphs(lowered.exported_program().graph_module)
+            by_piece = {
+                index: check_partition(each, partitions, twins, samples, synthetic=False)
+                for each in made
+                for index, chosen in enumerate(pieces)
+                if not each.nodes.isdisjoint(names_in(chosen))
+            }
+            return [by_piece[index] for index in range(len(pieces))]
         except (OSError, MemoryError):  # a full disk, for example, says nothing about operators
             raise
         except Exception:  # a piece that cannot be compiled or executed alone shows nothing, whatever is raised
-            return None
+            return [None] if len(pieces) == 1 else [check(chosen) for chosen in pieces]
+
+    def check(chosen: Sequence[Unit]) -> PartitionConformance | None:
+        return check_all([chosen])[0]
 
     found = units(part.program.graph)
-    return find_hidden(found, check) if may_hide else find_culprit(found, check, max_together)
+    return find_hidden(found, check, check_all) if may_hide else find_culprit(found, check, max_together)
 
 
 def uncompilable_pieces(
@@ -242,20 +265,23 @@ def operators_in(unit: Unit, graph: Graph) -> tuple[str, ...]:
     return tuple(operator_name(node) for node in graph.nodes if node.name in unit)
 
 
-def _only(names: frozenset[str]) -> PartitionHook:
-    """The hook that leaves a single partition with the nodes `names`."""
+def _only(*pieces: frozenset[str]) -> PartitionHook:
+    """The hook that leaves pieces of a single partition, each by the names of its nodes, as partitions."""
 
     def partition_only(decide: Partition, program: ExportedProgram) -> PartitionResult:
         result = decide(program)
         tagged = result.tagged_exported_program
-        chosen = {node.meta.get(DELEGATION_TAG) for node in tagged.graph.nodes if node.name in names} - {None}
-        assert len(chosen) == 1, f"a piece of one partition is in {chosen}"
+        tags = {name: number for number, names in enumerate(pieces) for name in names}
+        chosen = {node.meta.get(DELEGATION_TAG) for node in tagged.graph.nodes if node.name in tags} - {None}
+        assert len(chosen) == 1, f"pieces of one partition are in {chosen}"
         (own,) = chosen
         specs: Mapping[str, object] = result.partition_tags
         for node in tagged.graph.nodes:
-            if node.name not in names:
-                node.meta.pop(DELEGATION_TAG, None)
+            tag = node.meta.pop(DELEGATION_TAG, None)
+            if tag is not None and node.name in tags:
+                node.meta[DELEGATION_TAG] = f"{own}_{tags[node.name]}"
         tag_constant_data(tagged)
-        return PartitionResult(tagged_exported_program=tagged, partition_tags={own: specs[own]})
+        made = {f"{own}_{number}": specs[own] for number in range(len(pieces))}
+        return PartitionResult(tagged_exported_program=tagged, partition_tags=made)
 
     return PartitionHook(position=HookPosition.STEP, partition=partition_only)
