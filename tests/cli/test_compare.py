@@ -7,7 +7,8 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,7 @@ def _in_project(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def compare(*arguments: str, capsys: pytest.CaptureFixture[str], log: bool = False) -> str:
-    assert main(["compare", *arguments, *([] if log else ["--no-log"])]) == 0
+    assert main(["compare", *arguments, "--wait" if log else "--no-log"]) == 0
     return capsys.readouterr().out
 
 
@@ -269,6 +270,39 @@ def test_it_is_kept_in_mlflow_once_and_is_no_build(capsys: pytest.CaptureFixture
         "compare.md",
     }
     assert len(as_json("precision", capsys=capsys)["builds"]) == 3
+
+
+def test_it_is_logged_behind_the_answer_and_a_failure_is_said_by_the_next_one(
+    capsys: pytest.CaptureFixture[str], project: Path
+) -> None:
+    client = MlflowClient(f"sqlite:///{project}/mlflow/mlflow.db")
+    apart = client.get_experiment_by_name("lowerdeck comparisons")
+    experiment = client.create_experiment("lowerdeck comparisons") if apart is None else apart.experiment_id
+    finished = "attributes.status = 'FINISHED'"
+    before = len(client.search_runs([experiment], finished))
+    assert main(["compare", "5eeb0001", "--objectives", "size"]) == 0
+    _eventually(lambda: len(client.search_runs([experiment], finished)) == before + 1)
+    client.delete_experiment(experiment)
+    try:
+        assert main(["compare", "5eeb0001"]) == 0
+        _eventually(lambda: bool(paths.COMPARISON_LOG.read_text()))
+        assert "not logged" not in capsys.readouterr().err
+        assert main(["compare", "5eeb0001"]) == 0
+        said = capsys.readouterr().err
+        assert "the previous comparison was not logged to MLflow: " in said
+        assert "lowerdeck comparisons" in said
+    finally:
+        client.restore_experiment(experiment)
+    for _ in range(2):
+        assert main(["compare", "5eeb0001", "--wait"]) == 0
+    assert capsys.readouterr().err.count("was not logged") <= 1  # of the second, which may still be running
+
+
+def _eventually(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 class _Page(html.parser.HTMLParser):

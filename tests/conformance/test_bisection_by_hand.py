@@ -97,10 +97,27 @@ def test_a_wrong_unit_is_found_in_units_whose_errors_show_nothing(culprit: int) 
     assert found.units == ((f"n{culprit}",),)
 
 
+@pytest.mark.parametrize("count", [3, 5, 16, 33])
+def test_neighbours_that_are_wrong_only_together_are_found_wherever_pieces_are_cut(count: int) -> None:
+    """Every piece of more than three units is loose, and right by its bound."""
+    for first in range(count - 1):
+        together = {(f"n{first}",), (f"n{first + 1}",)}
+
+        def check(chosen: Sequence[Unit], together: set[Unit] = together) -> PartitionConformance:
+            if len(chosen) > 3:
+                loose = replace(conformance(False).worst, sensitivity=100.0)
+                return PartitionConformance(partition="tag0", depth=1, outputs=(loose,))
+            return conformance(together.issubset(chosen))
+
+        found = find_hidden(units(count), check, all_by(check))
+        assert found is not None, first
+        assert set(found.units) == together
+
+
 def test_units_with_small_bounds_are_not_divided() -> None:
     compiler = Compiler(lambda names: False)
     assert find_hidden(units(16), compiler, all_by(compiler)) is None
-    assert compiler.count == 4
+    assert compiler.count == 4 + 3  # four pieces, and three across their borders
 
 
 def test_what_cannot_be_compiled_alone_is_divided() -> None:

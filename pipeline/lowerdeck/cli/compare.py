@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from lowerdeck.comparison.builds import ComparedBuild
     from lowerdeck.comparison.comparison import Comparison
     from lowerdeck.config.schema import TrackingConfig
+    from lowerdeck.tracking.comparisons import ComparisonRun
     from lowerdeck.tracking.recorded_run import RecordedRun
 
 STANDARD_OUTPUT = "-"
@@ -55,6 +56,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--md", metavar="FILE", help="write recommendation and table as Markdown; - prints it instead")
     parser.add_argument("--output", type=Path, metavar="FILE", help="file for the page (default: build/compare.html)")
     parser.add_argument("--no-log", action="store_true", help="do not log the comparison to MLflow")
+    parser.add_argument("--wait", action="store_true", help="end when MLflow has the comparison, some seconds later")
     parser.set_defaults(run=run)
 
 
@@ -86,9 +88,10 @@ def run(options: argparse.Namespace) -> None:
             _write(Path(wanted), texts[name])
     if not printed:
         _print(options, comparison, output)
-    sys.stdout.flush()  # recording takes seconds, most of them for importing MLflow
+    sys.stdout.flush()
     if tracking.enabled and not options.no_log:
-        _log(tracking, title, comparison, texts | {"compare.html": page.render(comparison, title, None)})
+        files = texts | {"compare.html": page.render(comparison, title, None)}
+        _log(tracking, title, comparison, files, wait=options.wait)
 
 
 def compared(
@@ -254,13 +257,26 @@ def _write(path: Path, text: str) -> None:
         raise LowerdeckError(f"{path} cannot be written: {error.strerror}") from error
 
 
-def _log(tracking: TrackingConfig, title: str, comparison: Comparison, files: Mapping[str, str]) -> None:
-    """Log the comparison to MLflow."""
-    from lowerdeck.tracking.comparisons import log_comparison
+def _log(tracking: TrackingConfig, title: str, comparison: Comparison, files: Mapping[str, str], *, wait: bool) -> None:
+    """Log the comparison to MLflow: now, or behind the answer; then what failed is said by the next comparison."""
+    from lowerdeck.artifacts import paths
+    from lowerdeck.tracking.comparisons import log_comparison, start_logging
 
-    compared = [build.run_id or build.label for build in (*comparison.builds, *comparison.not_comparable)]
-    objectives = ",".join(map(str, comparison.objectives))
-    log_comparison(tracking, name=f"comparison: {title}", labels=compared, objectives=objectives, files=files)
+    logged: ComparisonRun = {
+        "name": f"comparison: {title}",
+        "labels": [build.run_id or build.label for build in (*comparison.builds, *comparison.not_comparable)],
+        "objectives": ",".join(map(str, comparison.objectives)),
+        "files": files,
+    }
+    log = paths.COMPARISON_LOG
+    if log.is_file() and (failure := log.read_text(errors="replace").strip()):
+        print(f"lowerdeck compare: the previous comparison was not logged to MLflow: {failure}", file=sys.stderr)
+    if wait:
+        log.unlink(missing_ok=True)
+        log_comparison(tracking, **logged)
+    else:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        start_logging(tracking, log, **logged)
 
 
 def _count(text: str) -> int:

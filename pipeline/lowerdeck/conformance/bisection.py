@@ -40,8 +40,8 @@ MAX_TOGETHER = 4
 _MAX_UNCOMPILABLE = 16
 """Most units of a piece that does not compile: more fail for their size. A mean over four dimensions has five."""
 _MOST_PIECES = 8
-"""Pieces that a partition is divided into at once to find what rounding hides: each cut may divide a fault that shows
-only where two operators are together."""
+"""Pieces that a partition is divided into at once to find what rounding hides; units across their borders are a second
+lowering."""
 _LEAST_UNITS = 4
 """Of such a piece, unless there are two."""
 _ALL_FAIL = 4
@@ -90,7 +90,8 @@ def find_culprit(found: Sequence[Unit], check: Check, max_together: int = MAX_TO
 def find_hidden(found: Sequence[Unit], check: Check, check_all: CheckAll) -> Culprit | None:
     """A piece that computes something else, of units whose common error rounding may explain; None if there is none.
 
-    They are divided until the errors of pieces say something about their operators.
+    They are divided until the errors of pieces say something about their operators. Neighbours that a border cuts apart
+    are looked at together, too.
 
     Args:
         found: Units in an order in which none depends on a later one.
@@ -105,9 +106,22 @@ def find_hidden(found: Sequence[Unit], check: Check, check_all: CheckAll) -> Cul
     for pieces, conformance in zip(divided, check_all(divided), strict=True):
         if _is_wrong(conformance):
             return find_culprit(pieces, check, len(pieces))
-        is_open = conformance is None or conformance.is_loose
-        if is_open and (culprit := find_hidden(pieces, check, check_all)) is not None:
+        if _may_hide(conformance) and (culprit := find_hidden(pieces, check, check_all)) is not None:
             return culprit
+    return _find_across(found, bounds[1:-1], check, check_all) if len(found) > 2 else None
+
+
+def _find_across(found: Sequence[Unit], borders: Sequence[int], check: Check, check_all: CheckAll) -> Culprit | None:
+    """What is wrong only together, and was cut apart: units around each border, fewer where rounding may hide it."""
+    reach = max(1, len(found) // (len(borders) + 1) // 2)
+    while borders and reach:
+        pieces = [found[border - reach : border + reach] for border in borders]
+        conformances = check_all(pieces)
+        for units_across, conformance in zip(pieces, conformances, strict=True):
+            if _is_wrong(conformance):
+                return find_culprit(units_across, check, len(units_across))
+        borders = [border for border, found_there in zip(borders, conformances, strict=True) if _may_hide(found_there)]
+        reach //= 2
     return None
 
 
@@ -151,6 +165,10 @@ def _without_ends(pieces: list[Unit], is_wrong: Callable[[Sequence[Unit]], bool]
 
 def _is_wrong(conformance: PartitionConformance | None) -> bool:
     return conformance is not None and not conformance.conforms
+
+
+def _may_hide(conformance: PartitionConformance | None) -> bool:
+    return conformance is None or conformance.is_loose
 
 
 class PieceCompiler:
