@@ -335,7 +335,7 @@ class Then(nn.Module):
 @pytest.mark.parametrize(
     ("target", "function", "kept_off"),
     [
-        ("xnnpack_cpu", lambda x: nn.functional.pad(x, (0, 0, 2, 2)), "aten.constant_pad_nd.default"),
+        ("xnnpack_cpu", lambda x: nn.functional.pad(x[None, None, None], (1, 1)), "aten.constant_pad_nd.default"),
         (
             "neutron_imxrt700",
             lambda x: nn.functional.interpolate(
@@ -344,7 +344,7 @@ class Then(nn.Module):
             "aten.permute_copy.default",
         ),
     ],
-    ids=["pad of integers without a quantized result", "transposition before an operator on the CPU"],
+    ids=["pad of seven dimensions", "transposition before an operator on the CPU"],
 )
 def test_an_operator_that_compiles_to_what_cannot_be_executed_stays_on_the_cpu(
     target: str,
@@ -366,6 +366,28 @@ def test_an_operator_that_compiles_to_what_cannot_be_executed_stays_on_the_cpu(
     expected = quantized.module(check_guards=False)(*samples[0])
     (actual,) = open_made_program(found.converted.program, twins)(*samples[0])
     assert torch.allclose(actual, expected, atol=0.05)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: nn.functional.pad(x, (0, 0, 2, 2)),
+        lambda x: (nn.functional.pad(torch.relu(x), (1, 2)).permute(0, 2, 3, 1), x),
+        lambda x: nn.functional.pad(nn.functional.pad(x, (1, 1)).flatten(1), (0, 3), "constant", 0.0),
+    ],
+    ids=["returned", "of a result with two users", "behind a padding"],
+)
+def test_zeros_around_what_xnnpack_quantizes_are_integers(
+    function: Callable[[torch.Tensor], torch.Tensor],
+    conforming: Callable[..., tuple[ConvertedConforming, list[str]]],
+) -> None:
+    """XNNPACK cannot load a padding that reads integers and writes floats."""
+    torch.manual_seed(0)
+    samples: Samples = [(torch.randn(1, 2, 12, 24),) for _ in range(2)]
+    found, said = conforming(*quantized_for("xnnpack_cpu", Then(function), samples), samples)
+    assert (found.unchecked, said) == ((), [])
+    assert all(node.partition for node in found.plan.nodes if node.compute)
+    assert all(part.worst.max_error <= 1.01 for part in found.partitions)
 
 
 class Transposing(nn.Module):

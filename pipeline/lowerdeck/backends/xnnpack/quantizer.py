@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import XNNPACKQuantizer
+from executorch.backends.xnnpack.quantizer.xnnpack_quantizer_utils import propagate_annotation
+from torchao.quantization.pt2e.quantizer import QuantizationAnnotation, SharedQuantizationSpec
+from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
 
 from lowerdeck.compat.xnnpack import ANNOTATORS
 
@@ -40,7 +43,28 @@ class SparingQuantizer(XNNPACKQuantizer):  # type: ignore[misc]  # ExecuTorch is
             annotators = _without_batch_norm(annotators)
         with ANNOTATORS.active(annotators):
             annotated: GraphModule = super().annotate(model)
+        for node in annotated.graph.nodes:
+            if _pads_with_zeros(node) and _output_is_quantized(node.args[0]) and Q_ANNOTATION_KEY not in node.meta:
+                # XNNPACK pads integers only into integers, and every range that is observed includes 0.
+                shared = SharedQuantizationSpec(node.args[0])
+                node.meta[Q_ANNOTATION_KEY] = QuantizationAnnotation(
+                    input_qspec_map={node.args[0]: shared}, output_qspec=shared, _annotated=True
+                )
+                propagate_annotation(annotated)  # to what shares the quantization of this result
         return annotated
+
+
+def _pads_with_zeros(node: Node) -> bool:
+    return (
+        node.target == torch.ops.aten.pad.default
+        and node.args[2:3] in ((), ("constant",))
+        and not any(node.args[3:])  # the number, if it is given
+    )
+
+
+def _output_is_quantized(node: Any) -> bool:
+    annotation = node.meta.get(Q_ANNOTATION_KEY)
+    return annotation is not None and annotation.output_qspec is not None
 
 
 def _is_integer(node: Node) -> bool:
