@@ -12,8 +12,6 @@ import torch
 import yaml
 from torch import nn
 
-from benchmarks.in_turns import create
-from benchmarks.networks import lowered
 from lowerdeck.backends.ethos_u import activations, vela
 from lowerdeck.compat import arm
 from lowerdeck.conformance.bisection import PieceCompiler
@@ -589,30 +587,3 @@ def test_steps_that_an_activation_enlarges_are_explained(
     )
     assert said == []
     assert replace(found.plan, layers=()) == replace(made.plan, layers=())
-
-
-def test_the_first_operator_to_deviate_is_named_where_there_are_no_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sum of CMSIS-NN is altered."""
-    from lowerdeck.runtime import operators
-
-    add, count = operators._WITHOUT_SCHEMA["cortex_m::quantized_add.out"]
-    altered = (lambda *arguments: add(*arguments).bitwise_not(), count)
-    monkeypatch.setitem(operators._WITHOUT_SCHEMA, "cortex_m::quantized_add.out", altered)
-    torch.manual_seed(0)
-    network = Summed().eval()
-    with pytest.raises(
-        ConversionError, match=r"the first operator to deviate computes .*aten_add_tensor \(aten\.add"
-    ) as e:
-        lowered(network, [(torch.randn(1, 3, 8, 8),) for _ in range(8)], create("cortex_m55"))
-    assert "test_convert_conforming.py:" in str(e.value)
-
-
-class Summed(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = torch.relu(self.first(x))
-        result: torch.Tensor = self.last(y + torch.sigmoid(y))
-        return result

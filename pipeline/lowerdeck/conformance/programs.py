@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import torch
 
-from lowerdeck.conformance.errors import OF_INTEGERS, output_error
+from lowerdeck.conformance.errors import output_error
 from lowerdeck.conformance.partitions import ROUNDING_DRAWS, Inputs, Values, returned_nodes, rounding_noise
 from lowerdeck.conformance.subgraphs import depth_of, precision_of, scale_of
 from lowerdeck.contracts.conformance import OutputError
-from lowerdeck.formats.pte import JumpFalseCall, KernelCall, Method
-from lowerdeck.formats.pte_requirements import argument_tensors
 from lowerdeck.graph.modules import module_path
 from lowerdeck.graph.node_origins import history
 from lowerdeck.graph.node_values import NodeValues
 from lowerdeck.graph.nodes import operator_name
 from lowerdeck.graph.source_lines import source_line
-from lowerdeck.runtime.interpreter import BoundMethod
-from lowerdeck.runtime.operators import resolve
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -117,56 +113,6 @@ def program_errors(
         )
         for index, (node, scale) in enumerate(zip(outputs, scales, strict=True))
     )
-
-
-def first_deviating_call(
-    method: Method,
-    nodes: Mapping[int, Sequence[str]],
-    edge: ExportedProgram,
-    sample: Inputs,
-    inputs: Inputs,
-    definitions: Sequence[str] = (),
-) -> tuple[str, ...]:
-    """The nodes of the first kernel call of a program without delegates whose result is that of none of them.
-
-    Args:
-        method: The method of the `.pte`.
-        nodes: Nodes of the edge program by instruction.
-        edge: The edge program before lowering.
-        sample: Inputs of the model.
-        inputs: The same as the program takes them.
-        definitions: Compile definitions of the device's kernels that change what they compute.
-
-    Returns:
-        Their names; none where control flow has no order, or every call agrees with a node.
-    """
-    if len(method.chains) != 1 or any(isinstance(each, JumpFalseCall) for each in method.chains[0]):
-        return ()
-    expected = NodeValues(edge, {name for names in nodes.values() for name in names})(sample)
-    bound = BoundMethod(method, [], kernel_definitions=definitions)
-    for index, value in zip(method.inputs, inputs, strict=True):
-        bound.store(index, value)
-    for position, instruction in enumerate(method.chains[0]):
-        bound.step(0, position)
-        names = tuple(nodes.get(position, ()))
-        if not isinstance(instruction, KernelCall) or not names:
-            continue
-        outputs = resolve(method.operators[instruction.operator], definitions).outputs
-        for index, _ in argument_tensors(method, tuple(instruction.args[each] for each in outputs)):
-            actual = bound.output(index)
-            alike = [
-                expected[name]
-                for name in names
-                if name in expected and (expected[name].dtype, expected[name].shape) == (actual.dtype, actual.shape)
-            ]
-            scale = None if actual.is_floating_point() else 1.0
-            errors = [
-                output_error(names[0], [(each, actual)], scale, depth_of(edge.graph), precision=OF_INTEGERS)
-                for each in alike
-            ]
-            if errors and min(error.excess for error in errors) > 1:
-                return names
-    return ()
 
 
 def _first_deviating(quantized: ExportedProgram, edge: ExportedProgram, sample: Inputs) -> torch.fx.Node | None:

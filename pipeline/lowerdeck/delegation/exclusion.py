@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from executorch.exir.backend.partitioner import PartitionResult
     from torch.export import ExportedProgram
 
+IN_LIBRARY = "kernel_library"
+"""Key in the values of a reason: the kernel library that computes the node wrongly."""
 _MARK = "lowerdeck_excluded_by"
 _FAULTY = "lowerdeck_faulty"
 Subject = tuple[str, tuple[str, ...]]
@@ -169,8 +171,16 @@ def _computing_node(handled: torch.fx.Node | None, program: ExportedProgram) -> 
 
 @contextmanager
 def marks_hidden(graph: torch.fx.Graph) -> Iterator[None]:
-    """Hide all marks while the context is open: what is kept off a delegate may run on a kernel library."""
-    hidden = {node: {key: node.meta.pop(key) for key in (_MARK, _FAULTY) if key in node.meta} for node in graph.nodes}
+    """Hide the marks while the context is open: what is kept off a delegate may run on a kernel library.
+
+    Faults of kernel libraries themselves stay.
+    """
+    hidden = {}
+    for node in graph.nodes:
+        fault: Reason | None = node.meta.get(_FAULTY)
+        is_of_library = fault is not None and IN_LIBRARY in fault.values
+        keys = (_MARK,) if is_of_library else (_MARK, _FAULTY)
+        hidden[node] = {key: node.meta.pop(key) for key in keys if key in node.meta}
     try:
         yield
     finally:

@@ -44,12 +44,13 @@ from lowerdeck.contracts.errors import (
 )
 from lowerdeck.contracts.memories import Memory
 from lowerdeck.contracts.plan import DelegationPlan, Reason, ReasonCode, listed
+from lowerdeck.delegation.exclusion import IN_LIBRARY
 from lowerdeck.graph.preserved_operators import decompose_faulty
 from lowerdeck.runtime.floats import FloatProgram
 from lowerdeck.runtime.loading import open_with_twins
 from lowerdeck.runtime.shared_twins import SharedTwins
 from lowerdeck.steps.convert import Converted, convert
-from lowerdeck.steps.device_faults import first_deviation, missing_operators, refusal, refused_calls
+from lowerdeck.steps.device_faults import described_nodes, deviations, missing_operators, refusal, refused_calls
 from lowerdeck.steps.partition import replan
 
 if TYPE_CHECKING:
@@ -152,17 +153,16 @@ def convert_conforming(
             result = replace(result, plan=replace(plan, mismatches=accepted, layers=converted.layers))
             for line in unchecked:
                 report(line)
-            return _with_program_checked(result, twins, manager, samples, values, settings, report)
-        if not may_exclude:
+            finished = _with_program_checked(result, twins, manager, samples, values, settings, report, may_exclude)
+            if isinstance(finished, ConvertedConforming):
+                return finished
+            faulty |= _on_cpu(finished, plan, report)
+        elif not may_exclude:
             raise _not_conforming_error(mismatches, settings)
-        for part, found in mismatches:
-            culprit = hidden.get(part.nodes)
-            if culprit is None:
-                report(f"partition {part.tag}: looking for the operator to blame")
-                culprit = _culprit(part, found, pieces_of(part), values_of(part))
-            wrong = {} if culprit is None else _wrong_results(culprit, plan)
-            accumulating |= {part.nodes} if not wrong else set()
-            faulty |= _on_cpu(wrong, plan, report)
+        else:
+            wrong, without = _to_blame(mismatches, hidden, pieces_of, values_of, plan, report)
+            faulty |= wrong
+            accumulating |= without
         faulty = decompose_faulty(manager.exported_program(), faulty)
         plan = replan(manager, backend, faulty)
     raise AssertionError("the loop ends in a return or an error")
@@ -200,8 +200,11 @@ def _with_program_checked(
     values: Sequence[Values],
     settings: ConformanceSettings,
     report: Callable[[str], None],
-) -> ConvertedConforming:
+    may_exclude: bool,
+) -> ConvertedConforming | dict[str, Reason]:
     """`result` with the errors of the whole `.pte`: what the CPU computes around partitions, and at its boundary.
+
+    Where `may_exclude`, the reasons of nodes that a kernel library computes wrongly instead, if there are any.
 
     Raises:
         ConversionError: the program computes something else, although its partitions conform, or the device cannot
@@ -220,11 +223,13 @@ def _with_program_checked(
         opened = open_with_twins(converted.program, twins.opener(resolver), converted.kernel_definitions)
         program = FloatProgram(opened, converted.inputs, converted.outputs)
         faults = refused_calls(converted, program, twins.opener(resolver), samples[0], result.plan) if samples else []
-        how = manager.exported_program(), samples, values, converted.output_scales
+        edge = manager.exported_program()
+        how = edge, samples, values, converted.output_scales
         is_exact = any(part.twin_format == "tosa" for part in converted.partitions) and opened.is_cross_checkable()
         errors = () if faults else program_errors(program.calls if is_exact else program.consecutive_calls, *how)
         if is_exact and any(error.excess > 1 for error in errors):
             errors = program_errors(program.consecutive_calls, *how)  # as for a partition, the reference decides
+        deviating = [] if faults or not samples else deviations(converted, program, edge, samples[0], result.plan)
     except Exception as error:  # as above
         what = str(error) if isinstance(error, LowerdeckError) else repr(error)
         if isinstance(error, ProgramError) and not converted.delegates:  # nothing that only the device can execute
@@ -233,10 +238,42 @@ def _with_program_checked(
         return replace(result, unchecked=(*result.unchecked, f"the program was not checked as a whole: {what}"))
     if faults:
         return _with_faults(result, faults, settings, report)
+    if may_exclude and (reasons := _wrong_kernels(deviating, result.plan)):
+        return reasons
+    return _with_errors(result, errors, deviating, settings, report)
+
+
+def _wrong_kernels(deviating: Sequence[tuple[Collection[str], OutputError]], plan: DelegationPlan) -> dict[str, Reason]:
+    """The reason of every node that stays on portable kernels because a kernel library computes it wrongly."""
+    reasons = dict[str, Reason]()
+    for names, error in deviating:
+        for node in plan.nodes:
+            if node.name in names and node.compute and node.processor in plan.libraries:
+                message = f"the kernel library computes something else: {error}"
+                values = {**_measured(error), IN_LIBRARY: node.processor}
+                reasons[node.name] = Reason(
+                    code=ReasonCode.WRONG_RESULT, message=message, check="convert", values=values
+                )
+    return reasons
+
+
+def _with_errors(
+    result: ConvertedConforming,
+    errors: Sequence[OutputError],
+    deviating: Sequence[tuple[Sequence[str], OutputError]],
+    settings: ConformanceSettings,
+    report: Callable[[str], None],
+) -> ConvertedConforming:
+    """`result` with the errors of the whole program, or their refusal."""
+    plan = result.plan
     wrong = [str(error) for error in errors if error.excess > 1]
-    if wrong and not result.accumulating and all(found.conforms for found in result.partitions):
-        first = first_deviation(converted, program, manager.exported_program(), samples[0], result.plan)
-        message = f"the program computes something else than the quantized model: {'; '.join(wrong)}{first}"
+    if result.accumulating or not all(found.conforms for found in result.partitions):
+        wrong = []
+    if deviating:
+        names, error = deviating[0]
+        wrong.append(f"the first kernel to deviate {described_nodes(names, plan)}: {error}")
+    if wrong:
+        message = f"the program computes something else than the quantized model: {'; '.join(wrong)}"
         if settings.on_mismatch != "warn":
             raise ConversionError(
                 f"{message}\nEvery partition conforms, so that the difference arises on the CPU, or where tensors pass "
@@ -244,9 +281,8 @@ def _with_program_checked(
                 "the result (evaluation.conformance.on_mismatch: warn)"
             )
         report(message)
-        plan = result.plan
         result = replace(result, plan=replace(plan, mismatches=(*plan.mismatches, f"program: {'; '.join(wrong)}")))
-    return replace(result, outputs=errors)
+    return replace(result, outputs=tuple(errors))
 
 
 def _with_faults(
@@ -331,14 +367,39 @@ def _culprit(
     return culprit
 
 
+def _to_blame(
+    mismatches: Sequence[tuple[Subgraph, PartitionConformance]],
+    hidden: Mapping[frozenset[str], Culprit],
+    pieces_of: Callable[[Subgraph], PieceCompiler],
+    values_of: Callable[[Subgraph], Sequence[Values]],
+    plan: DelegationPlan,
+    report: Callable[[str], None],
+) -> tuple[dict[str, Reason], set[frozenset[str]]]:
+    """The reasons of nodes that make partitions wrong, and the nodes of partitions whose errors only add up."""
+    reasons, accumulating = dict[str, Reason](), set[frozenset[str]]()
+    for part, found in mismatches:
+        culprit = hidden.get(part.nodes)
+        if culprit is None:
+            report(f"partition {part.tag}: looking for the operator to blame")
+            culprit = _culprit(part, found, pieces_of(part), values_of(part))
+        wrong = {} if culprit is None else _wrong_results(culprit, plan)
+        accumulating |= {part.nodes} if not wrong else set()
+        reasons |= _on_cpu(wrong, plan, report)
+    return reasons, accumulating
+
+
 def _wrong_results(culprit: Culprit, plan: DelegationPlan) -> dict[str, Reason]:
     """The reason of every computing node that has to stay on the CPU because its result is wrong."""
     worst = culprit.conformance.worst
     message = f"on the delegate it computes something else{_together(culprit.units)}: {worst}"
-    measured = {"max_error": worst.max_error, "mean_error": worst.mean_error}
-    values = {name: error for name, error in measured.items() if math.isfinite(error)} | {"unit": str(worst.unit)}
-    reason = Reason(code=ReasonCode.WRONG_RESULT, message=message, check="convert", values=values)
+    reason = Reason(code=ReasonCode.WRONG_RESULT, message=message, check="convert", values=_measured(worst))
     return dict.fromkeys(_cheapest(culprit.units, plan), reason)
+
+
+def _measured(error: OutputError) -> dict[str, float | str]:
+    """The values of a reason."""
+    measured = {"max_error": error.max_error, "mean_error": error.mean_error}
+    return {name: value for name, value in measured.items() if math.isfinite(value)} | {"unit": str(error.unit)}
 
 
 def _uncompilable(

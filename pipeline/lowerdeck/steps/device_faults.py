@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from lowerdeck.conformance.cpu_kernels import kernel_faults, missing_kernels
+from lowerdeck.conformance.kernel_calls import Deviation, deviating_calls
 from lowerdeck.conformance.partitions import Inputs
-from lowerdeck.conformance.programs import first_deviating_call
 from lowerdeck.contracts.errors import ConversionError, ProgramError
 from lowerdeck.contracts.plan import DelegationPlan, listed
 from lowerdeck.formats.pte import Delegate, Method, read_pte
@@ -69,16 +69,15 @@ def refused_calls(
     return []
 
 
-def first_deviation(
+def deviations(
     converted: Converted, program: FloatProgram, edge: ExportedProgram, sample: Inputs, plan: DelegationPlan
-) -> str:
-    """Which operators of a program without delegates first compute something else, as the end of a message."""
-    if converted.delegates:
-        return ""
+) -> list[Deviation]:
+    """`deviating_calls` where a kernel library computes nodes; PyTorch's operators stand in for other kernels."""
+    if not plan.libraries or converted.data_files:
+        return []
+    returned = [[node.name for node in part.outputs] for part in converted.replaced]
     inputs, definitions = program.encode(sample), converted.kernel_definitions
-    names = first_deviating_call(_forward(converted), converted.instructions, edge, sample, inputs, definitions)
-    described = _described(names, plan)
-    return f"; the first operator to deviate {described}" if described else ""
+    return deviating_calls(_forward(converted), converted.instructions, returned, edge, sample, inputs, definitions)
 
 
 def refusal(faults: Sequence[str]) -> ConversionError:
@@ -96,9 +95,11 @@ def _forward(converted: Converted) -> Method:
 
 
 def _computes(converted: Converted, instruction: int, plan: DelegationPlan) -> str:
-    return _described(converted.instructions.get(instruction, ()), plan) or "the backend's passes added"
+    return described_nodes(converted.instructions.get(instruction, ()), plan) or "the backend's passes added"
 
 
-def _described(names: Sequence[str], plan: DelegationPlan) -> str:
-    nodes = [node.described for node in plan.nodes if node.name in names]
+def described_nodes(names: Sequence[str], plan: DelegationPlan) -> str:
+    """Which nodes a kernel computes, with their places, as the end of a sentence; empty where none is known."""
+    found = [node for node in plan.nodes if node.name in names]
+    nodes = [node.described for node in [node for node in found if node.compute] or found]
     return f"computes {listed(nodes, 3)}" if nodes else ""
