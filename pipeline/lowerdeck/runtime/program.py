@@ -11,6 +11,7 @@ import torch
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.formats.pte import STATIC, Method, TensorSpec
 from lowerdeck.runtime.batched_method import BatchedMethod, UnbatchableError
+from lowerdeck.runtime.onednn import right_convolutions
 from lowerdeck.runtime.tensors import dtype_of
 
 
@@ -121,7 +122,7 @@ class HostProgram:
         if len(inputs) == 1 and isinstance(inputs[0], (tuple, list)):
             inputs = tuple(inputs[0])
         self._check(method, inputs)
-        with torch.no_grad():
+        with torch.no_grad(), right_convolutions():
             return self._engine.run(method, inputs)
 
     def calls(
@@ -144,7 +145,7 @@ class HostProgram:
             self._check(method, inputs)
         batched = self._batched(method)
         if isinstance(batched, BatchedMethod):
-            with torch.no_grad():
+            with torch.no_grad(), right_convolutions():
                 return batched.run(samples, cross_check=cross_check)
         outputs = []
         for inputs in samples:

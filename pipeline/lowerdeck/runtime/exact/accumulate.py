@@ -20,6 +20,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lowerdeck.runtime.onednn import right_convolutions
+
 FLOAT32_LIMIT = 2**24
 """Every integer up to this magnitude is a float32 (IEEE 754: 24 bits of precision)."""
 FLOAT64_LIMIT = 2**53
@@ -46,7 +48,7 @@ def exact_kernels() -> Iterator[None]:
     for setting in settings:
         setting.fp32_precision = "ieee"
     try:
-        with torch.no_grad():
+        with torch.no_grad(), right_convolutions():
             yield
     finally:
         backends.cudnn.enabled = cudnn
