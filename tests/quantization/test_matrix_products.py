@@ -43,6 +43,26 @@ def test_products_of_equally_many_matrices_become_bmm(
     torch.testing.assert_close(model(*operands), expected)
 
 
+class LogMel(nn.Module):
+    """The features of a keyword spotter: float32 [1 x 10 x 8] -> [1 x 6 x 8]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mel = nn.Buffer(torch.rand(6, 10))
+
+    def forward(self, power: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = torch.log(self.mel @ power.abs() + 1e-2)
+        return result
+
+
+@pytest.mark.parametrize("target", quick_first(["ethos_u55_128", "neutron_imxrt700", "xnnpack_cpu"]))
+def test_a_constant_may_be_multiplied_by_several_matrices(target: str) -> None:
+    """Arm's passes gave the constant sizes that are symbols, which its quantizer refuses."""
+    torch.manual_seed(0)
+    verdict, detail = lowered(LogMel().eval(), [(torch.randn(1, 10, 8),) for _ in range(8)], create(target))
+    assert verdict == "right", detail
+
+
 class Basis(nn.Module):
     """What N-BEATS does: predictions are products of a layer's result and constant matrices."""
 

@@ -68,6 +68,7 @@ Pair = namedtuple("Pair", ["first", "second"])
         (lambda x: {"a.b": x + 1, "a": {"b": x * 2}}, ["a.b", "a.b_"]),
         (lambda x: OrderedDict(q=x + 1, p=x - 1), ["q", "p"]),
         (lambda x: Pair(x + 1, x * 2), ["first", "second"]),
+        (lambda x: (x, x.max(-1)), ["output_0", "output_1.values", "output_1.indices"]),
         (lambda x: Answer(x + 1, (x * 2, x - 1)), ["logits", "hidden_states.0", "hidden_states.1"]),
     ],
 )
@@ -112,6 +113,31 @@ def test_operators_of_other_libraries_are_refused_with_their_place() -> None:
         match=r"\(torchvision\.roi_align.*test_export\.py:\d+\) is an operator of the library 'torchvision'",
     ):
         export(network, [[1, 2, 8, 8]])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: F.dropout(x, 0.3),
+        lambda x: x + 0 * torch.randn_like(x),
+        lambda x: F.alpha_dropout(x, 0.2, training=True),
+    ],
+)
+def test_random_models_are_refused_with_the_place(function: Callable[[torch.Tensor], Any]) -> None:
+    with pytest.raises(LowerdeckError, match=r"\(aten\..*test_export\.py:\d+\) is random.*\n.*training=self\.training"):
+        export(Calls(function), [[1, 4]])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: F.dropout(x, 0.3, training=False),
+        lambda x: F.dropout(x, 0.0),
+        lambda x: F.scaled_dot_product_attention(x[None], x[None], x[None]),
+    ],
+)
+def test_what_draws_nothing_is_not_random(function: Callable[[torch.Tensor], Any]) -> None:
+    assert output_names(export(Calls(function), [[1, 4]])) == ["output"]
 
 
 @pytest.mark.parametrize("function", [lambda x: torch.fft.rfft(x).abs(), lambda x: torch.complex(x, x)])

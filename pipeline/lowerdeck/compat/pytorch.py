@@ -68,3 +68,9 @@ MATERIALIZE_COMPOSITE_OPERATORS = Replacement(
     upstream="pytorch/pytorch#137650",
     for_speed_only=True,
 )
+FAKE_CONSTANT = Replacement(
+    target="torch._subclasses.fake_tensor:FakeTensorMode.from_tensor",
+    reason="ExecuTorch's passes before quantization make fake tensors of constants by it, whose sizes then become "
+    "symbols, because the program's own fake tensors come from torch.export: Arm's decomposition of `constant @ x` "
+    "writes such sizes into the graph, and its quantizer refuses them.",
+)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _LIBRARIES = ("torchaudio", "torchvision")
 """Namespaces of operators that neither stages after export nor ExecuTorch have."""
+_TRAINING, _PROBABILITY = ("train", "training"), ("p", "dropout_p")
+"""Arguments of random operators: not training, or with a probability of 0, they draw nothing."""
 _OWN = ("training", "_parameters", "_buffers", "_modules")
 
 
@@ -75,6 +77,29 @@ def check_operators(program: ExportedProgram) -> None:
                 "no kernels for\nWrite it with PyTorch's own functions, or compute it behind the program: "
                 "`task: detection` decodes and suppresses boxes there"
             )
+
+
+def check_not_random(program: ExportedProgram) -> None:
+    """Raise LowerdeckError where an operator draws numbers: no two calls of such a program would agree."""
+    for node in program.graph.nodes:
+        if not isinstance(node.target, torch._ops.OpOverload):
+            continue
+        if torch.Tag.nondeterministic_seeded not in node.target.tags or _draws_nothing(node):
+            continue
+        raise LowerdeckError(
+            f"{described_node(node)} is random, also in eval mode, so that nothing can be compared with what it "
+            "computes\nUse torch.nn.Dropout, or pass `training=self.training` to functions of "
+            "torch.nn.functional, whose `dropout` is on by default; make random numbers an input of the model"
+        )
+
+
+def _draws_nothing(node: torch.fx.Node) -> bool:
+    """Whether the arguments of a random operator say that it is not training, or that its probability is 0."""
+    assert isinstance(node.target, torch._ops.OpOverload), "only these have tags"
+    arguments = node.target._schema.arguments
+    values = {argument.name: argument.default_value for argument in arguments}
+    values |= {argument.name: value for argument, value in zip(arguments, node.args, strict=False)} | dict(node.kwargs)
+    return any(values.get(name, True) in (False, 0) for name in (*_TRAINING, *_PROBABILITY))
 
 
 def written_attributes(model: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> list[str]:

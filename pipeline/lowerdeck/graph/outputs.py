@@ -134,4 +134,6 @@ def _named_items(value: Any) -> dict[str, Any] | None:
         return {name: item for name, item in fields.items() if item is not None}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return dict(zip(value._fields, value, strict=True))
+    if pytree.is_structseq(value):  # e.g. torch.return_types.max
+        return dict(zip(value.__match_args__, value, strict=True))
     return None

@@ -10,7 +10,7 @@ from lowerdeck.graph.attention import attention_as_products
 from lowerdeck.graph.cropping import crop_by_slices
 from lowerdeck.graph.decompositions import decompose_rare_operators
 from lowerdeck.graph.einsum import einsum_as_products
-from lowerdeck.graph.export_checks import check_operators, check_outputs, check_real
+from lowerdeck.graph.export_checks import check_not_random, check_operators, check_outputs, check_real
 from lowerdeck.graph.masks import bound_masks
 from lowerdeck.graph.maximum_indices import separate_maximum_indices
 from lowerdeck.graph.recurrent_layers import RecurrentAsLinear
@@ -31,14 +31,15 @@ def trace(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...], dynamic_shap
 
     Raises:
         LowerdeckError: the model returns other things than tensors in containers, calls operators of torchvision,
-            computes with complex numbers, or pools in a way that ExecuTorch does not have; the message has the reason,
-            and what to change.
+            computes with complex numbers or random ones, or pools in a way that ExecuTorch does not have; the message
+            has the reason, and what to change.
         Exception: whatever torch.export, or the model's own code, raises.
     """
     with RecurrentAsLinear():
         traced = outputs.traced(model, inputs, dynamic_shapes)
     check_outputs(traced, type(model).__name__)
     check_operators(traced)
+    check_not_random(traced)
     check_real(traced)
     traced = outputs.with_plain_containers(traced)
     store_buffers(traced)

@@ -7,7 +7,7 @@ of observers, so these are stored as tensors and restored in a model that anothe
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,6 +16,7 @@ from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
 from torchao.quantization.pt2e.quantizer import Quantizer
 
 from lowerdeck.compat.fast_graph_passes import fast_graph_passes
+from lowerdeck.compat.pytorch import FAKE_CONSTANT
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.quantization import ObserverState
 from lowerdeck.fingerprints.digests import digest
@@ -44,7 +45,7 @@ def prepare(program: ExportedProgram, quantizer: Quantizer) -> torch.fx.GraphMod
         if node.op == "call_function":
             # NeutronQuantizer groups nodes by the last entry of source_fn_stack, which only strict export adds.
             node.meta.setdefault("source_fn_stack", [(node.name, node.target)])
-    with fast_graph_passes():
+    with fast_graph_passes(), FAKE_CONSTANT.active(_with_known_sizes(FAKE_CONSTANT.original())):
         prepared: torch.fx.GraphModule = prepare_pt2e(module, quantizer)
     _leave_integers(prepared)
     narrow_masked_ranges(prepared)
@@ -61,6 +62,15 @@ def prepare(program: ExportedProgram, quantizer: Quantizer) -> torch.fx.GraphMod
             f"`quantization: float32` or a target that quantizes these operators.{hint}"
         )
     return prepared
+
+
+def _with_known_sizes(from_tensor: Callable[..., Any]) -> Callable[..., Any]:
+    def with_known_sizes(mode: Any, tensor: torch.Tensor, **options: Any) -> Any:
+        if options.get("symbolic_context") is None:
+            options["static_shapes"] = True
+        return from_tensor(mode, tensor, **options)
+
+    return with_known_sizes
 
 
 def _leave_integers(prepared: torch.fx.GraphModule) -> None:

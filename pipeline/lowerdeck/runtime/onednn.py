@@ -1,9 +1,9 @@
 """Keeps PyTorch off kernels of oneDNN for AVX-512, which compute other convolutions than asked for.
 
 With torch 2.14 on such processors, a convolution of one input channel with a horizontal stride over 1, few output
-columns and channels-last memory may be wrong by any amount, e.g. of [1, 1, 8, 6] by [8, 1, 5, 5] with strides of 1 and 2.
-Stages and commands start with ONEDNN_MAX_CPU_ISA=AVX2, which has no such kernels, but a process that loads a program by
-`lowerdeck.load` or MLflow may have started otherwise.
+columns and channels-last memory may be wrong by any amount, e.g. of [1, 1, 8, 6] by [8, 1, 5, 5] with a vertical stride
+of 1 and a horizontal one of 2. Stages and commands start with ONEDNN_MAX_CPU_ISA=AVX2, which has no such kernels, but a
+process that loads a program by `lowerdeck.load` or MLflow may have started otherwise.
 """
 
 from __future__ import annotations

@@ -34,6 +34,26 @@ def test_constant_indices_have_64_bits(function: Callable[[torch.Tensor], torch.
     assert verdict == "right", detail
 
 
+class Counting(nn.Module):
+    """Returns how often it was called: float32 [1 x 3 x 8 x 8] -> [1 x 4 x 6 x 6], int64 [1]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(3, 4, 3)
+        self.calls = nn.Buffer(torch.zeros(1, dtype=torch.int64))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        self.calls.add_(1)
+        return self.convolution(x), self.calls * 2
+
+
+@pytest.mark.parametrize("network", [nn.Sequential(nn.Conv2d(3, 4, 3), Called(lambda x: (4 * x).long())), Counting()])
+def test_outputs_have_64_bits(network: nn.Module) -> None:
+    torch.manual_seed(0)
+    verdict, detail = lowered(network.eval(), [(torch.randn(1, 3, 8, 8),) for _ in range(8)], create("ethos_u55_128"))
+    assert verdict == "right", detail
+
+
 @pytest.mark.parametrize(("target", "delegated"), [("ethos_u85_256", 6), ("ethos_u55_128", 5)])
 def test_an_ethos_u85_gathers_itself(target: str, delegated: int) -> None:
     """Along the second of three dimensions, the only one that it takes."""

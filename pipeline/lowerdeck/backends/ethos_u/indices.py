@@ -1,4 +1,4 @@
-"""Gives operators on the CPU the indices of 64 bits that their kernels take; Arm's passes make 32 of constant ones."""
+"""Gives operators on the CPU, and the model's outputs, the integers of 64 bits that Arm's passes make 32 of."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from executorch.exir.dialects._ops import ops as exir_ops
 from executorch.exir.pass_base import ExportPass
+from torch.fx import Node
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from executorch.exir import EdgeProgramManager
     from torch.fx import GraphModule
 
@@ -20,15 +24,43 @@ _CAST = exir_ops.edge.dim_order_ops._to_dim_order_copy.default
 def cast_indices_of_scatters(module: GraphModule) -> None:
     """Cast them in an ATen program: no Ethos-U takes scatters, and ExecuTorch's verifier refuses some of 32 bits."""
     for node in module.graph.nodes:
-        if node.target not in _SCATTERS:
-            continue
-        index = node.args[2]
-        if index.meta["val"].dtype == torch.int32:
-            with module.graph.inserting_before(node):
-                cast = module.graph.call_function(torch.ops.aten.to.dtype, (index, torch.int64))
-            cast.meta = {**index.meta, "val": index.meta["val"].to(torch.int64)}
-            node.update_arg(2, cast)
+        if node.target in _SCATTERS and node.args[2].meta["val"].dtype == torch.int32:
+            node.update_arg(2, _widened(node.args[2], node))
     module.recompile()
+
+
+def output_types(module: GraphModule) -> list[torch.dtype | None]:
+    """Element types of what `module` returns, in order; None of what is no tensor."""
+    return [_dtype(output) for output in tree_leaves(module.graph.output_node().args)]
+
+
+def cast_outputs(module: GraphModule, dtypes: Sequence[torch.dtype | None]) -> None:
+    """Cast the outputs of 32 bits that had 64, such as `x.long()`, before Arm's passes.
+
+    Args:
+        module: What they made.
+        dtypes: `output_types` of what it was made from.
+    """
+    returned = module.graph.output_node()
+    outputs, structure = tree_flatten(returned.args)
+    for index, (output, dtype) in enumerate(zip(outputs, dtypes, strict=True)):
+        if (dtype, _dtype(output)) == (torch.int64, torch.int32):
+            outputs[index] = _widened(output, returned)
+    returned.args = tree_unflatten(outputs, structure)
+    module.recompile()
+
+
+def _dtype(output: Any) -> torch.dtype | None:
+    value = output.meta.get("val") if isinstance(output, Node) else None
+    return value.dtype if isinstance(value, torch.Tensor) else None
+
+
+def _widened(node: Node, before: Node) -> Node:
+    """`node`, of 32 bits, cast to 64 in front of `before`."""
+    with before.graph.inserting_before(before):
+        cast = before.graph.call_function(torch.ops.aten.to.dtype, (node, torch.int64))
+    cast.meta = {**node.meta, "val": node.meta["val"].to(torch.int64)}
+    return cast
 
 
 def cast_indices_of_gathers(manager: EdgeProgramManager) -> EdgeProgramManager:

@@ -11,7 +11,7 @@ from executorch.backends.arm.quantizer import EthosUQuantizer
 from executorch.backends.cortex_m.quantizer.pattern_matcher import PatternMatcher
 from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
 
-from lowerdeck.backends.ethos_u.indices import cast_indices_of_scatters
+from lowerdeck.backends.ethos_u.indices import cast_indices_of_scatters, cast_outputs, output_types
 from lowerdeck.compat.arm import TRANSPOSED_WEIGHT
 
 if TYPE_CHECKING:
@@ -35,9 +35,11 @@ class YieldingQuantizer(EthosUQuantizer):  # type: ignore[misc]  # ExecuTorch is
 
     def transform_for_annotation(self, model: GraphModule) -> GraphModule:
         """Run Arm's transformation, which annotates once to find the nodes to quantize."""
+        dtypes = output_types(model)
         with annotated_count_as_matched(model), self._weights_of_transposed_layers():
             transformed: GraphModule = super().transform_for_annotation(model)
         cast_indices_of_scatters(transformed)
+        cast_outputs(transformed, dtypes)
         return transformed
 
     def annotate(self, model: GraphModule) -> GraphModule:
