@@ -424,3 +424,36 @@ def test_the_files_of_killed_servers_are_removed_and_those_of_living_ones_stay(h
     assert left <= {path.name for path in host.folder().iterdir()}
     assert host.run(host.module("after", "print('served')")) == (0, "served\n", "")
     assert living.poll() is None
+
+
+ABORTING = """
+import os
+import time
+from lowerdeck.execution import preload
+from lowerdeck.execution.stage_entry import run_stage
+
+LIBRARIES = preload.Libraries(modules=("colorsys",), read_at_import=())
+address = preload.socket_address(LIBRARIES)
+if address is not None:  # in the stage's own process
+    preload.start(LIBRARIES)
+    while not preload.answers(address):
+        time.sleep(0.05)
+run_stage(__name__, lambda: os.kill(os.getpid(), SIGNAL), preloaded_within_s=20, libraries=LIBRARIES)
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "said"), [(signal.SIGABRT, "SIGABRT, a library in native code"), (signal.SIGKILL, "SIGKILL, by someone")]
+)
+def test_a_stage_whose_process_is_ended_says_so(number: signal.Signals, said: str, host: Host) -> None:
+    """LiteRT and Vela's native parts abort at what they do not handle."""
+    stages = host.work / "stages"
+    stages.mkdir()
+    (stages / "__init__.py").touch()
+    (stages / "ending.py").write_text(ABORTING.replace("SIGNAL", str(int(number))))
+    command = [sys.executable, "-m", "stages.ending"]
+    done = subprocess.run(
+        command, cwd=host.work, env=host.environment(), capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 1
+    assert f"ending: its process was ended by {said}" in done.stderr

@@ -155,12 +155,17 @@ def skip_failing() -> PartitionHook:
                 if failed is None or is_excluded(failed):
                     raise
                 message = f"the backend's partitioner fails on it: {library_errors.described(error)}"
-                failed.meta[_FAULTY] = Reason(code=ReasonCode.NOT_COMPILED, message=message, check="partition")
+                keep_off(failed, Reason(code=ReasonCode.NOT_COMPILED, message=message, check="partition"))
                 failing.add(failed.name)
                 for node in program.graph.nodes:
                     node.meta.pop(DELEGATION_TAG, None)
 
     return PartitionHook(position=HookPosition.SKIP_FAILING, partition=partition_without_failing)
+
+
+def keep_off(node: torch.fx.Node, reason: Reason) -> None:
+    """Mark a node as one that the delegate does not compute right, unless it is marked."""
+    node.meta.setdefault(_FAULTY, reason)
 
 
 def _computing_node(handled: torch.fx.Node | None, program: ExportedProgram) -> torch.fx.Node | None:

@@ -59,9 +59,23 @@ def run_stage(
         code = None
         if preloaded_within_s is not None:
             code = preload.run(name, preloaded_within_s, libraries, after_first=after_first)
+            if code is not None and code < 0:
+                code = _ended_by_signal(name, -code)
         sys.exit(_main(name, main) if code is None else code)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _ended_by_signal(name: str, number: int) -> int:
+    """Say what ended the fork that ran the stage; the exit status."""
+    import signal
+
+    stage, ended_by = name.removeprefix("stages."), signal.Signals(number).name
+    why = "a library in native code met what it does not handle; what it said about that is above"
+    if number in (signal.SIGKILL, signal.SIGTERM):
+        why = "by someone, or by the system, e.g. because memory ran out"
+    print(f"\n{stage}: its process was ended by {ended_by}, {why}", file=sys.stderr)
+    return 1
 
 
 def _main(name: str, main: Callable[[], None]) -> int:

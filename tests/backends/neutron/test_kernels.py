@@ -12,6 +12,8 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks.in_turns import create
+from benchmarks.networks import lowered
 from lowerdeck import backends
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.conversion import write_converted
@@ -126,3 +128,15 @@ def test_the_table_is_still_needed(build: tuple[Path, Any, ConvertedConforming, 
     _, quantized, found, _ = build
     opened = open_made_program(found.converted.program, twins_by_payload(found.converted.partitions))
     assert error_lsb(opened, quantized, found) > 10
+
+
+@pytest.mark.parametrize(("classes", "delegated"), [(511, 6), (1000, 5)])
+def test_a_softmax_at_which_litert_would_abort_stays_on_the_cpu(classes: int, delegated: int) -> None:
+    """An untrained classifier finds a thousand classes about equally probable."""
+    torch.manual_seed(0)
+    head = nn.Linear(4, classes)
+    nn.init.normal_(head.weight, std=0.002)
+    network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), head, nn.Softmax(-1)).eval()
+    verdict, detail = lowered(network, [(torch.randn(1, 3, 8, 8),) for _ in range(8)], create("neutron_imxrt700"))
+    assert verdict == "right", detail
+    assert detail.startswith(f"{delegated} of 6 operators delegated")

@@ -28,13 +28,25 @@ from lowerdeck.contracts.partition_hooks import (
     PreservedOperators,
     PreserveOperators,
 )
-from lowerdeck.delegation.exclusion import is_excluded, mark_before_partition
-from lowerdeck.graph.nodes import is_operator
+from lowerdeck.contracts.plan import Reason, ReasonCode
+from lowerdeck.delegation.exclusion import is_excluded, keep_off, mark_before_partition
+from lowerdeck.graph.nodes import is_operator, operator_name
 from lowerdeck.registry import components, import_paths
 
 if TYPE_CHECKING:
     from executorch.exir.backend.partitioner import PartitionResult
     from torch.export import ExportedProgram
+
+
+_LONGEST_SOFTMAX = 512
+"""int8 softmax divides by 2^(num_bits_over_unit + 23), and gemmlowp's RoundingDivideByPOT asserts at most 2^31
+(tensorflow/lite/kernels/internal/reference/softmax.h)."""
+_ENDS_LITERT = Reason(
+    code=ReasonCode.CONSTRAINT,
+    message=f"LiteRT's kernels abort where the exponentials of a softmax add up to {_LONGEST_SOFTMAX}, and this one is "
+    "as long",
+    check="softmax",
+)
 
 
 def create_partitioner(device: Device, options: Options, weights: Mapping[str, torch.Tensor]) -> NeutronPartitioner:
@@ -132,6 +144,9 @@ def _partition_unmarked(decide: Partition, program: ExportedProgram) -> Partitio
     The compute node alone decides whether its cluster is delegated. The rest of a cluster without it would neither be
     quantized arithmetic, which the NPU needs, nor be refused.
     """
+    for node in program.graph.nodes:
+        if is_operator(operator_name(node), "aten._softmax.default") and _ends_litert(node):
+            keep_off(node, _ENDS_LITERT)
     marked = [node for node in program.graph.nodes if is_excluded(node)]
     recognizer = QDQClusterRecognizer()
     if marked:
@@ -142,3 +157,9 @@ def _partition_unmarked(decide: Partition, program: ExportedProgram) -> Partitio
         if cluster is not None:
             cluster.compute_node.meta[NXP_DO_NOT_DELEGATE] = True
     return decide(program)
+
+
+def _ends_litert(softmax: torch.fx.Node) -> bool:
+    """Whether the sum of exponentials may reach 512, where LiteRT's kernels for integers abort the process."""
+    size = softmax.meta["val"].shape[softmax.args[1]]
+    return not isinstance(size, int) or size >= _LONGEST_SOFTMAX
