@@ -16,6 +16,7 @@ from lowerdeck.backends.ethos_u import vela
 from lowerdeck.contracts.plan import Reason, ReasonCode
 from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.formats.tosa_graph import read_tosa_graph
+from lowerdeck.graph.nodes import operator_name
 from lowerdeck.graph.preserved_operators import decompose_faulty
 from lowerdeck.steps.export import export
 from lowerdeck.steps.partition import partition
@@ -85,3 +86,44 @@ def test_what_is_decomposed_has_the_same_result_and_the_reason(operator: str, la
     assert f"aten_{operator}_default" not in faulty
     assert f"aten.{operator}.default" not in str(made.program.graph)
     torch.testing.assert_close(made.program.module()(x), expected, rtol=0, atol=0)
+
+
+class Written(nn.Module):
+    """Returns a pooled tensor and another one, and writes an activation to its state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(3, 4, 3)
+        self.register_buffer("state", torch.zeros(1, 4, 6, 6))
+        self.state: torch.Tensor
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = self.layer(x)
+        self.state.copy_(F.hardswish(y + self.state))
+        return F.max_pool2d(y, 2), y
+
+
+def test_the_signature_names_what_outputs_and_states_become() -> None:
+    torch.manual_seed(0)
+    network, x = Written().eval(), torch.randn(1, 3, 8, 8)
+    program = partition(export(network, [[1, 3, 8, 8]]), create("xnnpack_cpu")).program
+    reason = Reason(code=ReasonCode.WRONG_RESULT, message="it is off")
+    decompose_faulty(program, dict.fromkeys(("aten_max_pool2d_default", "aten_hardswish_default"), reason))
+    assert not {"aten.max_pool2d.default", "aten.hardswish.default"} & {*map(operator_name, program.graph.nodes)}
+    program.validate()  # type: ignore[no-untyped-call]
+    made = program.module()
+    for _ in range(2):  # the second call reads what the first one wrote
+        torch.testing.assert_close(made(x), network(x))
+
+
+def test_an_output_that_the_delegate_computes_wrongly_runs_on_the_cpu() -> None:
+    """XNNPACK's pooling of an exponential function returns another shape."""
+
+    def pooled(y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return F.max_pool2d(torch.exp(y), 2), y
+
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv2d(3, 4, 3), Called(pooled)).eval()
+    samples = [(torch.randn(1, 3, 8, 8),) for _ in range(6)]
+    verdict, detail = lowered(network, samples, create("xnnpack_cpu"))
+    assert (verdict, ", aten_max_pool2d_default" in detail.split("stays on the CPU")[-1]) == ("right", True), detail

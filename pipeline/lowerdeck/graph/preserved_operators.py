@@ -32,8 +32,8 @@ def can_decompose(node: torch.fx.Node) -> bool:
     return name in _WITHOUT_KERNEL and not (name == "pad" and "circular" in node.args)
 
 
-def decompose(node: torch.fx.Node) -> list[torch.fx.Node]:
-    """Replace `node` of an edge program by operators that have CPU kernels; return their nodes."""
+def decompose(program: ExportedProgram, node: torch.fx.Node) -> list[torch.fx.Node]:
+    """Replace `node` of the edge program by operators that have CPU kernels; return their nodes."""
     graph, replacing = node.graph, list[torch.fx.Node]()
 
     def call(called: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> torch.fx.Node:
@@ -46,6 +46,8 @@ def decompose(node: torch.fx.Node) -> list[torch.fx.Node]:
     with graph.inserting_before(node):
         made = decomposed(node.target, node.args, node.kwargs, torch.fx.Node, lambda each: each.meta["val"], call)
     node.replace_all_uses_with(made)
+    # Where the model returns the node, or writes it to a buffer, the signature has its name.
+    program.graph_signature.replace_all_uses(node.name, made.name)
     graph.erase_node(node)
     return replacing
 
@@ -116,7 +118,7 @@ def decompose_faulty(program: ExportedProgram, faulty: Mapping[str, Reason]) -> 
     for node in list(program.graph.nodes):
         if node.name in faulty and can_decompose(node):
             reason = reasons.pop(node.name)
-            reasons |= dict.fromkeys([made.name for made in decompose(node)], reason)
+            reasons |= dict.fromkeys([made.name for made in decompose(program, node)], reason)
     if reasons.keys() != faulty.keys():
         program.graph_module.recompile()
     return reasons

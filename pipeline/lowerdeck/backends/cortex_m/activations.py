@@ -35,6 +35,6 @@ class DecomposeRefused(ExportedProgramPassBase):  # type: ignore[misc]  # ExecuT
         refused = self._refused(exported_program) if preserved else frozenset[str]()
         decomposed = [node for node in preserved if node.name in refused]
         for node in decomposed:
-            decompose(node)
+            decompose(exported_program, node)
         exported_program.graph_module.recompile()
         return ExportedProgramPassResult(exported_program, bool(decomposed))
