@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from lowerdeck.graph import outputs
 from lowerdeck.graph.adaptive_pooling import fix_adaptive_max_pooling
 from lowerdeck.graph.attention import attention_as_products
+from lowerdeck.graph.branches import numbers_as_tensors
 from lowerdeck.graph.cropping import crop_by_slices
 from lowerdeck.graph.decompositions import decompose_rare_operators
 from lowerdeck.graph.einsum import einsum_as_products
@@ -47,6 +48,7 @@ def trace(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...], dynamic_shap
     fix_adaptive_max_pooling(traced)
     einsum_as_products(traced)
     decompose_rare_operators(traced)
+    numbers_as_tensors(traced)
     separate_maximum_indices(traced)
     attention_as_products(traced)
     bound_masks(traced)

@@ -5,7 +5,8 @@ Import this after `sdk.provide_sdk`: importing ExecuTorch's backend requires the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
@@ -86,7 +87,7 @@ def partition_hooks(options: Options) -> tuple[PartitionHook, ...]:
         PartitionHook(
             position=HookPosition.BACKEND,
             partition=_partition_unmarked,
-            ops_to_not_decompose=_preserve_with_output_value,
+            ops_to_not_decompose=_preserve_with_values,
         ),
         mark_before_partition(options),
     )
@@ -126,16 +127,26 @@ def _user_check(path: str) -> Callable[[torch.fx.Node], bool]:
     return check
 
 
-def _preserve_with_output_value(preserve: PreserveOperators, program: ExportedProgram) -> PreservedOperators:
-    """Add the output value that the backend asserts where an ATen program ends in e.g. a float convolution."""
-    output = program.graph.output_node()
-    value = output.meta.get("val")
-    output.meta["val"] = tuple(node.meta["val"] for node in output.all_input_nodes) if value is None else value
-    try:
+def _preserve_with_values(preserve: PreserveOperators, program: ExportedProgram) -> PreservedOperators:
+    with _values_of_all_nodes(program):
         return preserve(program)
+
+
+@contextmanager
+def _values_of_all_nodes(program: ExportedProgram) -> Iterator[None]:
+    """Add the values that the backend reads without asking whether there are any.
+
+    The output of an ATen program has none, and neither have the branches of a torch.cond, which are graphs.
+    """
+    added = [node for node in program.graph.nodes if node.meta.get("val") is None]
+    for node in added:
+        is_output = node.op == "output"
+        node.meta["val"] = tuple(each.meta["val"] for each in node.all_input_nodes) if is_output else ()
+    try:
+        yield
     finally:
-        if value is None:
-            del output.meta["val"]
+        for node in added:
+            del node.meta["val"]
 
 
 def _partition_unmarked(decide: Partition, program: ExportedProgram) -> PartitionResult:
@@ -156,7 +167,8 @@ def _partition_unmarked(decide: Partition, program: ExportedProgram) -> Partitio
         cluster = recognizer.cluster_map.get(node.meta.get("cluster", ""))
         if cluster is not None:
             cluster.compute_node.meta[NXP_DO_NOT_DELEGATE] = True
-    return decide(program)
+    with _values_of_all_nodes(program):
+        return decide(program)
 
 
 def _ends_litert(softmax: torch.fx.Node) -> bool:
