@@ -7,14 +7,18 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from torch import nn
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e
 
+from benchmarks import networks
+from benchmarks.in_turns import create
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.quantization import ModuleRule, QuantizationScheme
 from lowerdeck.quantization.annotation import scheme_quantizer
 from lowerdeck.quantization.pt2e import observer_state, prepare, restore_observers
 from lowerdeck.steps.export import export
 from tests.conftest import TARGETS, Lowered
+from tests.marks import quick_first
 from tests.networks import Alien
 
 
@@ -86,3 +90,23 @@ def test_a_model_that_is_kept_in_float_as_a_whole_is_refused(lowered: Callable[[
     assert quantizer is not None
     with pytest.raises(LowerdeckError, match=r"the configuration annotated none .* Keep less in float"):
         prepare(export(torch.nn.Sequential(Alien()), [[1, 8]]), quantizer)
+
+
+class Wide(nn.Module):
+    """Computes partly in float64, with a number that quantizers make a constant of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(3, 4, 3)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = self.layer(x.float()).double() * 2.5
+        return torch.relu(y.float()), y
+
+
+@pytest.mark.parametrize("target", quick_first(("cortex_m55", "neutron_imxrt700", "ethos_u55_128", "xnnpack_cpu")))
+def test_what_is_float64_is_not_quantized(target: str) -> None:
+    torch.manual_seed(0)
+    samples = [(torch.randn(1, 3, 8, 8, dtype=torch.float64),) for _ in range(6)]
+    verdict, detail = networks.lowered(Wide().eval(), samples, create(target))
+    assert verdict == "right", detail

@@ -6,6 +6,7 @@ of observers, so these are stored as tensors and restored in a model that anothe
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -47,7 +48,7 @@ def prepare(program: ExportedProgram, quantizer: Quantizer) -> torch.fx.GraphMod
             node.meta.setdefault("source_fn_stack", [(node.name, node.target)])
     with fast_graph_passes(), FAKE_CONSTANT.active(_with_known_sizes(FAKE_CONSTANT.original())):
         prepared: torch.fx.GraphModule = prepare_pt2e(module, quantizer)
-    _leave_integers(prepared)
+    _leave_other_types(prepared)
     narrow_masked_ranges(prepared)
     if not any(True for _ in _observers(prepared)):
         operators = Counter(str(node.target) for node in program.graph.nodes if node.op == "call_function")
@@ -73,16 +74,27 @@ def _with_known_sizes(from_tensor: Callable[..., Any]) -> Callable[..., Any]:
     return with_known_sizes
 
 
-def _leave_integers(prepared: torch.fx.GraphModule) -> None:
-    """Remove observers of integers, which some quantizers annotate, e.g. those of a counter: they have no scale."""
+def _leave_other_types(prepared: torch.fx.GraphModule) -> None:
+    """Remove observers of integers, e.g. those of a counter, and of float64, which some quantizers annotate.
+
+    Integers have no scale, and PyTorch's operators quantize no float64.
+    """
     modules = dict(prepared.named_modules(remove_duplicate=False))
     for node in list(prepared.graph.nodes):
         if node.op == "call_module" and isinstance(modules[node.target], ObserverBase):
-            value = node.args[0].meta.get("val")
-            if isinstance(value, torch.Tensor) and not value.is_floating_point():
+            value = _value(prepared, node.args[0])
+            if value is not None and (value.dtype == torch.float64 or not value.is_floating_point()):
                 node.replace_all_uses_with(node.args[0])
                 prepared.graph.erase_node(node)
     prepared.recompile()
+
+
+def _value(module: torch.fx.GraphModule, node: torch.fx.Node) -> torch.Tensor | None:
+    """An example of a node's tensor; quantizers give none to the constants that they make of numbers."""
+    value = node.meta.get("val")
+    if value is None and node.op == "get_attr":
+        value = operator.attrgetter(str(node.target))(module)
+    return value if isinstance(value, torch.Tensor) else None
 
 
 def observer_state(prepared: torch.fx.GraphModule) -> ObserverState:
