@@ -15,6 +15,14 @@ from lowerdeck.steps.export import export
 from tests.marks import quick_first
 
 _Function = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def _doubled_first_row(y: torch.Tensor) -> torch.Tensor:
+    copy = y.clone()
+    copy[:, :, 0] *= 2
+    return copy
+
+
 FUNCTIONS: dict[str, _Function] = {
     "addmm": lambda y, w: torch.addmm(w[0], y[0, 0], w),
     "addmm with factors": lambda y, w: torch.addmm(w[0], y[0, 0], w, beta=2, alpha=0.5),
@@ -32,6 +40,9 @@ FUNCTIONS: dict[str, _Function] = {
     "hypot": lambda y, w: torch.hypot(y, y.mT),
     "ldexp": lambda y, w: torch.ldexp(y, torch.tensor(2)),
     "take_along_dim": lambda y, w: torch.take_along_dim(y, torch.arange(8).flip(0).view(1, 1, 8, 1), -2),
+    "rrelu": lambda y, w: F.rrelu(y, upper=0.25),
+    "rrelu in place": lambda y, w: F.rrelu(y * 2, inplace=True),
+    "rrelu of a written slice": lambda y, w: F.rrelu(_doubled_first_row(y), 0.1, 0.3),
     "round to decimals": lambda y, w: torch.round(y, decimals=1),
 }
 

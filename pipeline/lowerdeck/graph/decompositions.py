@@ -38,6 +38,23 @@ def decompose_rare_operators(program: ExportedProgram) -> None:
             replace_by(node, _pool_of_channels)
 
 
+def average_slopes(program: ExportedProgram) -> None:
+    """Make leaky ReLUs of the randomized ones (RReLU) of an ATen program, which they are unless trained.
+
+    Before writes in place are replaced, which turns them into an operator with two results.
+    """
+    for node in program.graph.nodes:
+        if node.target in _RANDOMIZED and (slope := _average_slope(*node.args, **node.kwargs)) is not None:
+            node.args, node.kwargs, node.target = (node.args[0], slope), {}, _RANDOMIZED[node.target]
+    program.graph_module.recompile()
+
+
+def _average_slope(
+    _: Any, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, generator: Any = None
+) -> float | None:
+    return None if training else (lower + upper) / 2
+
+
 def _is_static(node: Node) -> bool:
     values = [source.meta.get("val") for source in node.all_input_nodes]
     return all(isinstance(size, int) for value in values if isinstance(value, torch.Tensor) for size in value.shape)
@@ -102,6 +119,10 @@ def _take_along_dim(x: _Tensor, indices: _Tensor, dim: int) -> _Tensor:
     return torch.gather(x.expand(sizes[0]), dim, indices.expand(sizes[1]))
 
 
+_RANDOMIZED: dict[object, Any] = {
+    _aten.rrelu.default: _aten.leaky_relu.default,
+    _aten.rrelu_.default: _aten.leaky_relu_.default,
+}
 _DEFINITIONS: dict[object, Callable[..., _Tensor]] = {
     _aten.addbmm.default: _addbmm,
     _aten.addmv.default: _addmv,

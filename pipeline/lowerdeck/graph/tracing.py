@@ -9,7 +9,7 @@ from lowerdeck.graph.adaptive_pooling import fix_adaptive_max_pooling
 from lowerdeck.graph.attention import attention_as_products
 from lowerdeck.graph.branches import numbers_as_tensors
 from lowerdeck.graph.cropping import crop_by_slices
-from lowerdeck.graph.decompositions import decompose_rare_operators
+from lowerdeck.graph.decompositions import average_slopes, decompose_rare_operators
 from lowerdeck.graph.einsum import einsum_as_products
 from lowerdeck.graph.export_checks import check_not_random, check_operators, check_outputs, check_real
 from lowerdeck.graph.masks import bound_masks
@@ -44,6 +44,7 @@ def trace(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...], dynamic_shap
     check_real(traced)
     traced = outputs.with_plain_containers(traced)
     store_buffers(traced)
+    average_slopes(traced)
     traced = without_hidden_writes(traced)
     fix_adaptive_max_pooling(traced)
     einsum_as_products(traced)
