@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,7 @@ from lowerdeck.steps.export import export
 from lowerdeck.steps.partition import Partitioned, PreservedOps, partition, preserved_ops, preserves_alike, replan
 from tests.conftest import TARGETS, Lowered, backend_for
 from tests.marks import quick_first
-from tests.networks import Alien, quantized_mixed
+from tests.networks import Alien, Called, quantized_mixed
 
 
 @pytest.fixture(scope="module")
@@ -187,8 +188,22 @@ def test_a_program_of_which_nothing_is_delegated_is_refused(lowered: Callable[[s
     message = str(caught.value)
     assert f"{lowered(target).target['backend']} would delegate none of the 2 compute nodes" in message
     assert all(node.partition is None and node.reason is not None for node in caught.value.plan.nodes)
-    assert "1 x aten.erf.default: " in message
+    assert re.search(r"^  aten_erf_default \(aten\.erf\.default, tests/networks\.py:\d+\): ", message, re.MULTILINE)
     assert "another target" in message
+
+
+def test_equal_operators_share_a_line_with_the_place_of_the_first(lowered: Callable[[str], Lowered]) -> None:
+    network = Called(lambda x: torch.erf(torch.erf(torch.erf(x))))
+    with pytest.raises(NothingDelegatedError, match=r"aten_erf_default \(aten\.erf\.default, [^)]*\) and 2 more: "):
+        partition(export(network, [[1, 8]]), lowered("xnnpack_cpu").backend())
+
+
+def test_a_model_that_computes_nothing_is_refused_as_such(lowered: Callable[[str], Lowered]) -> None:
+    with pytest.raises(
+        NothingDelegatedError, match=r"the model computes nothing that xnnpack could be given"
+    ) as caught:
+        partition(export(torch.nn.Identity(), [[1, 8]]), lowered("xnnpack_cpu").backend())
+    assert "quantization" not in str(caught.value)
 
 
 def test_a_float_network_is_not_for_an_npu(lowered: Callable[[str], Lowered]) -> None:
@@ -212,7 +227,7 @@ def test_an_operator_that_no_processor_computes_is_named_with_its_place(lowered:
     assert message.startswith(
         "xnnpack does not delegate aten.erfinv.default, and ExecuTorch has no CPU kernel for it: "
     )
-    assert "erfinv (aten.erfinv.default, " in message
+    assert "aten_erfinv_default (aten.erfinv.default, " in message
     assert "test_partition.py:" in message
 
 
@@ -366,3 +381,10 @@ def test_the_edge_program_is_another_only_where_other_nodes_are_preserved(
     assert other_kept <= set(backends.source(chosen["backend"]).decomposition_options)
     assert other_bytes <= other_kept  # made again too often is slow, too seldom would be wrong
     assert other_kept == KEEP_OTHERS.get(target, set()) & set(options)
+
+
+def test_an_operator_that_a_decomposition_made_is_named_with_its_place(lowered: Callable[[str], Lowered]) -> None:
+    network = Called(lambda x: torch.nn.functional.rrelu(x, training=True)).eval()
+    place = r": aten_rrelu_with_noise_functional_default \(aten\.rrelu_with_noise_functional\.default, .*\.py:\d+\)"
+    with pytest.raises(LowerdeckError, match=place):
+        partition(export(network, [[1, 8]]), lowered("xnnpack_cpu").backend())

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import sys
 import traceback
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lowerdeck.graph.modules import module_path
 from lowerdeck.graph.nodes import operator_name
@@ -74,13 +75,28 @@ def handled_node(error: BaseException) -> torch.fx.Node | None:
         return None
     from torch.fx import Node
 
-    found = None
+    nodes = (value for value in _arguments(error) if isinstance(value, Node) and value.op == "call_function")
+    return next(iter(deque(nodes, maxlen=1)), None)
+
+
+def handled_operators(error: BaseException, name: str) -> list[torch.fx.Node]:
+    """The nodes of the operator `name` in the innermost graph that a function in the traceback was called with.
+
+    What raised may have decomposed the program, so that it is the only one that knows these nodes.
+    """
+    if "torch.fx" not in sys.modules:
+        return []
+    from torch.fx import GraphModule
+
+    graphs = deque((value.graph for value in _arguments(error) if isinstance(value, GraphModule)), maxlen=1)
+    return [node for graph in graphs for node in graph.nodes if operator_name(node) == name]
+
+
+def _arguments(error: BaseException) -> Iterator[Any]:
+    """What the functions in the traceback were called with, the innermost last."""
     for frame in _frames(error):
         for name in frame.f_code.co_varnames[: frame.f_code.co_argcount]:
-            value = frame.f_locals.get(name)
-            if isinstance(value, Node) and value.op == "call_function":
-                found = value
-    return found
+            yield frame.f_locals.get(name)
 
 
 def _frames(error: BaseException) -> Iterator[FrameType]:

@@ -26,13 +26,13 @@ from lowerdeck.contracts.partition_hooks import (
     PreservedOperators,
     PreserveOperators,
 )
-from lowerdeck.contracts.plan import DelegationPlan, NothingDelegatedError, Reason, ReasonCode, listed
+from lowerdeck.contracts.plan import DelegationPlan, NothingDelegatedError, PlannedNode, Reason, ReasonCode, listed
 from lowerdeck.delegation.exclusion import Subject, recorded_subjects, same_matches
 from lowerdeck.delegation.fallback import lowering_of
 from lowerdeck.delegation.partition_chain import partition_chain
 from lowerdeck.delegation.plan_builder import GetReason, planned_nodes
 from lowerdeck.graph import library_errors
-from lowerdeck.graph.nodes import DELEGATION_TAG, operator_name
+from lowerdeck.graph.nodes import DELEGATION_TAG
 
 if TYPE_CHECKING:
     import torch
@@ -93,7 +93,7 @@ def partition(program: ExportedProgram, backend: Backend) -> Partitioned:
                 compile_config=edge_config,
             )
         except SpecViolationError as error:
-            raise _not_core_error(error, program, backend) from error
+            raise _not_core_error(error, backend) from error
     assert planner.preserved_ops is not None, "ExecuTorch determines preserved operators before it partitions"
     return Partitioned(
         program=manager.exported_program(),
@@ -103,12 +103,12 @@ def partition(program: ExportedProgram, backend: Backend) -> Partitioned:
     )
 
 
-def _not_core_error(error: SpecViolationError, program: ExportedProgram, backend: Backend) -> Exception:
+def _not_core_error(error: SpecViolationError, backend: Backend) -> Exception:
     """An error that names the operators that are neither delegated nor decomposed; `error` where it names none."""
     named = _NOT_CORE.search(str(error))
-    nodes = [node for node in program.graph.nodes if named and operator_name(node) == named[1]]
     if named is None:
         return error
+    nodes = library_errors.handled_operators(error, named[1])
     places = ", ".join(map(library_errors.described_node, nodes)) or named[1]
     return LowerdeckError(
         f"{backend.name} does not delegate {named[1]}, and ExecuTorch has no CPU kernel for it: {places}\n"
@@ -289,14 +289,19 @@ def _require_delegation(plan: DelegationPlan | None) -> DelegationPlan:
 
 
 def _nothing_delegated_message(plan: DelegationPlan) -> str:
-    messages_by_reason: dict[tuple[str, str], list[str]] = {}
+    if not plan.compute_nodes:
+        return (
+            f"the model computes nothing that {plan.backend} could be given: it returns its inputs or constants as "
+            "they are\nReturn what the model's layers compute"
+        )
+    nodes_by_reason: dict[tuple[str, str], list[PlannedNode]] = {}
     for node in plan.nodes:
         if node.compute and node.reason:
             key = (node.operator, f"{node.reason.code} {node.reason.check}")
-            messages_by_reason.setdefault(key, []).append(str(node.reason))
-    most = sorted(messages_by_reason.items(), key=lambda item: -len(item[1]))[:10]
-    listed = "\n".join(f"  {len(messages)} x {operator}: {messages[0]}" for (operator, _), messages in most)
+            nodes_by_reason.setdefault(key, []).append(node)
+    most = sorted(nodes_by_reason.values(), key=lambda nodes: -len(nodes))[:10]
+    lines = "\n".join(f"  {listed([node.described for node in nodes], 1)}: {nodes[0].reason}" for nodes in most)
     return (
         f"{plan.backend} would delegate none of the {plan.compute_nodes} compute nodes, so the program would run on "
-        f"the CPU alone:\n{listed}\nChoose a quantization that the backend delegates, or another target."
+        f"the CPU alone:\n{lines}\nChoose a quantization that the backend delegates, or another target."
     )
