@@ -24,6 +24,13 @@ def test_frames_of_torch_are_passed_over() -> None:
     assert source_line(called) == "pipeline/lowerdeck/models/networks/resnet8.py:40"
 
 
+def test_what_stands_around_a_model_or_what_it_calls_is_no_line_of_it() -> None:
+    around = f"{REPOSITORY}/pipeline/lowerdeck/quantization/quantize_model.py"
+    called = f"{REPOSITORY}/pipeline/lowerdeck/graph/recurrent_layers.py"
+    assert source_line(trace((around, 50), ("nets/whole.py", 3), (called, 41))) == "nets/whole.py:3"
+    assert source_line(trace((around, 50))) == ""
+
+
 def test_the_innermost_line_of_the_model_counts() -> None:
     assert source_line(trace(("nets/whole.py", 3), ("nets/block.py", 9), ("torch/nn/functional.py", 1))) == (
         "nets/block.py:9"

@@ -9,8 +9,8 @@ from pathlib import Path
 _FRAME = re.compile(r'(?<=File ")(?P<path>.*?)(?P<rest>", line (?P<line>\d+))(?=, in |$)', re.MULTILINE | re.DOTALL)
 """A frame of a stack trace; the names of folders may contain quotes and line breaks."""
 _PACKAGES = ("/site-packages/", "/dist-packages/")
-_NOT_A_MODEL = ("torch/", "torchao/", "executorch/", "<")
-"""Prefixes of frames outside the model's code; `<` marks generated code."""
+_NOT_A_MODEL = ("torch/", "torchao/", "executorch/", "lowerdeck/graph/", "lowerdeck/quantization/", "<")
+"""Prefixes of frames outside the model's code, which stand around it or which it calls; `<` marks generated code."""
 _CODE = Path(__file__).parents[2]
 
 
@@ -34,10 +34,10 @@ def relative_stack_trace(stack_trace: str) -> str:
 
 
 def source_line(stack_trace: str | None) -> str:
-    """The innermost line of the model's code in a node's stack trace, e.g. `resnet8.py:41`; "" for none.
+    """The innermost line of the model's code in a stack trace, e.g. `resnet8.py:41`; "" for none.
 
     Args:
-        stack_trace: `stack_trace` of a node as torch.export writes it, outermost call first.
+        stack_trace: `stack_trace` of a node as torch.export writes it, or a traceback's text; outermost call first.
     """
     for frame in reversed(list(_FRAME.finditer(stack_trace or ""))):
         file = relative_path(frame["path"])

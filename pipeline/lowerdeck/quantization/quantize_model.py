@@ -5,6 +5,7 @@ Both need the model's modules, while PT2E annotates a traced graph.
 
 from __future__ import annotations
 
+import traceback
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,11 +16,17 @@ from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.quantization import QuantizationScheme, QuantizedTensor
 from lowerdeck.graph.dynamic_shapes import dynamic_shapes_of
 from lowerdeck.graph.modules import check_modules_known, matches, with_outer_modules
+from lowerdeck.graph.source_lines import source_line
 from lowerdeck.graph.tracing import trace
 from lowerdeck.quantization.quantized_tensors import quantized_tensors
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
+
+_FLOAT16_ADVICE = (
+    "\nIts weights and inputs are float16: give tensors the type of others (`y.to(x.dtype)` instead of `y.float()`, "
+    "`torch.linspace(..., dtype=x.dtype)`), or choose another quantization"
+)
 
 
 def quantize_model(
@@ -51,9 +58,11 @@ def quantize_model(
     except LowerdeckError:
         raise
     except Exception as error:  # the user's code, which tracing runs, may raise anything
+        line = source_line("".join(traceback.format_tb(error.__traceback__)))
         raise LowerdeckError(
             f"{type(model).__name__} cannot be exported in {scheme.name} (quantization.scheme): "
-            f"{type(error).__name__}: {error}"
+            f"{type(error).__name__}: {error}{f' (at {line})' if line else ''}"
+            f"{_FLOAT16_ADVICE if scheme.name == 'float16' else ''}"
         ) from error
     return retraced, quantized_tensors(retraced)
 

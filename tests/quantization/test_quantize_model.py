@@ -1,0 +1,43 @@
+"""lowerdeck.quantization.quantize_model: models that cannot be traced in another type."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.quantization import QuantizationScheme
+from lowerdeck.quantization.quantize_model import quantize_model
+from lowerdeck.steps.export import export
+
+
+class Changed(nn.Module):
+    """A convolution of what a function makes of the input."""
+
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.layer, self.function = nn.Conv2d(3, 4, 3), function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        changed = self.function(x)
+        result: torch.Tensor = self.layer(changed)  # fails here
+        return result
+
+
+@pytest.mark.parametrize("function", [torch.Tensor.float, lambda x: x * torch.linspace(0, 1, 8)])
+def test_a_tensor_that_stays_float32_is_refused_with_the_line_and_what_to_write(
+    function: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    model = Changed(function).eval()
+    with pytest.raises(LowerdeckError) as caught:
+        quantize_model(model, export(model, [[1, 3, 8, 8]]), QuantizationScheme(name="float16"))
+    message = str(caught.value)
+    lines = enumerate(Path(__file__).read_text().splitlines(), 1)
+    failing = next(number for number, line in lines if line.endswith("# fails here"))
+    assert re.search(rf"should be the same \(at tests/quantization/test_quantize_model\.py:{failing}\)\n", message)
+    assert "`y.to(x.dtype)` instead of `y.float()`" in message
