@@ -130,6 +130,37 @@ def test_a_missing_operator_falls_back_to_the_reference_and_says_so() -> None:
     assert not opened.is_cross_checkable()
 
 
+class Constant(Doubling):
+    """A twin without inputs."""
+
+    def __call__(self, arguments: Sequence[torch.Tensor]) -> None:
+        arguments[0].copy_(torch.arange(3.0))
+
+    def batched(self, device: torch.device) -> BatchTwin:
+        return ConstantAtOnce(self)
+
+
+class ConstantAtOnce(DoublingAtOnce):
+    num_inputs = 0
+
+    def __call__(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        return [torch.arange(3.0)[None]]
+
+
+def test_a_delegate_without_inputs_computes_the_same_for_all_samples() -> None:
+    values: list[Value] = [spec(3), spec(3), 1, spec(3)]
+    instructions = DelegateCall(0, (1,)), KernelCall(0, (0, 1, 2, 3, 3))
+    opened = program(Constant(), values, *instructions, operators=["aten::add.out"])
+    compare(opened, samples(4))
+    opened.calls(samples(4), cross_check=[0, 3])
+
+
+def test_a_delegate_without_inputs_may_write_a_view() -> None:
+    values: list[Value] = [spec(3), (3,), spec(3), spec(3)]
+    instructions = KernelCall(0, (0, 1, 2)), DelegateCall(0, (2,)), KernelCall(1, (2, 3, 3))
+    compare(program(Constant(), values, *instructions, operators=[VIEW, "aten::exp.out"]), samples(3))
+
+
 def test_a_difference_from_the_reference_ends_the_run() -> None:
     opened = program(Doubling(wrong=True), [spec(3), spec(3)], DelegateCall(0, (0, 1)))
     opened.calls(samples(2))

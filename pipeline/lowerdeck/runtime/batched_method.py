@@ -37,7 +37,10 @@ class BatchTwin(Protocol):
     """Number of elements of its largest tensor for one sample."""
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The outputs [b x sizes] for inputs [b x sizes], in the dimensions of the delegate call's arguments."""
+        """The outputs [b x sizes] for inputs [b x sizes], in the dimensions of the delegate call's arguments.
+
+        Without inputs `b` is 1: the outputs are the same for all samples.
+        """
         ...
 
     def cross_check(self, inputs: Sequence[torch.Tensor], rows: Sequence[int], what: str) -> list[torch.Tensor]:
@@ -182,7 +185,8 @@ class BatchedMethod:
                 f"method {self._method.name!r}, instruction {position} ({what}), executed for a batch: {error}"
             ) from error
         for index, output in zip(call.args[twin.num_inputs :], outputs, strict=True):
-            self._write(index, output)
+            # One sample where the partition has no inputs, and so computes the same for all.
+            self._write(index, output.expand(len(self._samples), *output.shape[1:]))
 
     def _kernel(self, call: KernelCall) -> None:
         kernel = resolve(self._method.operators[call.operator])

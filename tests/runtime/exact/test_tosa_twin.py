@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,6 +13,7 @@ from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.formats.pte import STATIC, TensorSpec
 from lowerdeck.runtime.exact import rescaling
 from lowerdeck.runtime.tosa_twin import TosaTwin
+from tests.runtime.exact.graphs import Graph
 from tests.runtime.exact.test_tosa import network
 
 CHANNELS_LAST = (0, 2, 3, 1)
@@ -65,6 +67,19 @@ def test_a_wrong_rescale_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         )
     assert "by the reference" in str(error.value)
     assert "engine: reference" in str(error.value)
+
+
+def test_a_graph_without_inputs_is_held_against_the_reference() -> None:
+    graph = Graph()
+    fixed = [graph.constant(np.arange(4).reshape(1, 4), "int32") for _ in range(2)]
+    made = TosaTwin(graph.finished(graph.add("ADD", "Add", fixed, (1, 4), "int32")))
+    made.check([TensorSpec(3, (1, 4), (0, 1), STATIC, None, None)])
+    executor = made.batched(torch.device("cpu"))
+    for rows in ([], [0, 2, 5]):
+        assert executor.cross_check([], rows, "partition 0")[0].tolist() == [[[0, 2, 4, 6]]]
+    made.tensors = lambda names, inputs: [b"\1" * 16 for _ in names]  # type: ignore[method-assign]
+    with pytest.raises(LowerdeckError, match="partition 0: the exact executor's outputs differ"):
+        made.batched(torch.device("cpu")).cross_check([], [2], "partition 0")
 
 
 def test_only_the_chosen_samples_go_through_the_reference() -> None:

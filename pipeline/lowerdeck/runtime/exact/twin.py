@@ -22,7 +22,7 @@ class Program(Protocol[Key]):
         ...
 
     def __call__(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """The outputs [b x shape] for inputs [b x shape]."""
+        """The outputs [b x shape] for inputs [b x shape]; `b` is 1 without inputs."""
         ...
 
     def intermediates(self, inputs: Sequence[Tensor]) -> dict[Key, Tensor]:
@@ -71,7 +71,7 @@ class ExactTwin(Generic[Key]):
         self.description, self.num_inputs, self.largest = graph.description, graph.num_inputs, graph.largest
 
     def __call__(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """The outputs [b x sizes] for inputs [b x sizes]."""
+        """The outputs [b x sizes] for inputs [b x sizes]; `b` is 1 without inputs."""
         return self._graph.restored(self._graph.program(self._graph.as_in_graph(inputs)))
 
     def cross_check(self, inputs: Sequence[Tensor], rows: Sequence[int], what: str) -> list[Tensor]:
@@ -87,7 +87,7 @@ class ExactTwin(Generic[Key]):
         """
         given, program = self._graph.as_in_graph(inputs), self._graph.program
         outputs = program(given)
-        for row in rows:
+        for row in rows if given else rows[:1] and [0]:  # without inputs, one row stands for all samples
             sample = [tensor[row].contiguous() for tensor in given]
             for output, wanted in zip(outputs, self._graph.expected(program.outputs, sample), strict=True):
                 if _difference(output[row], wanted) is not None:
