@@ -33,8 +33,8 @@ class Doubling:
 
     description = "doubling twin"
 
-    def __init__(self, missing: str = "", wrong: bool = False) -> None:
-        self.missing, self.wrong = missing, wrong
+    def __init__(self, missing: str = "", wrong: bool = False, fault: Exception | None = None) -> None:
+        self.missing, self.wrong, self.fault = missing, wrong, fault
         self.batches: list[tuple[int, ...]] = []
         self.single = 0
 
@@ -58,6 +58,8 @@ class DoublingAtOnce:
         self.twin = twin
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        if self.twin.fault is not None:
+            raise self.twin.fault
         self.twin.batches.append(tuple(inputs[0].shape))
         return [inputs[0] * 2]
 
@@ -128,6 +130,33 @@ def test_a_missing_operator_falls_back_to_the_reference_and_says_so() -> None:
     assert (twin.batches, twin.single) == ([], 6)
     assert "doubling twin (the exact executor lacks this: operator ERF is missing)" in opened.batch_executor()
     assert not opened.is_cross_checkable()
+
+
+@pytest.mark.parametrize("fault", [IndexError("index 1"), RuntimeError("two\nlines"), KeyError("x"), TypeError("t")])
+@pytest.mark.parametrize("cross_check", [[], [1]])
+def test_the_reference_goes_on_after_a_fault_of_the_executor(fault: Exception, cross_check: list[int]) -> None:
+    twin = Doubling(fault=fault)
+    opened, given = program(twin, [spec(3), spec(3)], DelegateCall(0, (0, 1))), samples(3)
+    assert opened.is_cross_checkable()
+    found = opened.calls(given, cross_check=cross_check)
+    assert [outputs[0].tolist() for outputs in found] == [(2 * inputs[0]).tolist() for inputs in given]
+    compare(opened, given)  # by the reference, again
+    text = f"doubling twin (the exact executor failed, report this as a bug of lowerdeck: {type(fault).__name__}: "
+    assert text in opened.batch_executor()
+    assert "\n" not in opened.batch_executor()
+    assert not opened.is_cross_checkable()
+
+
+def test_a_fault_while_the_executor_is_prepared_falls_back_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: Doubling, device: torch.device) -> BatchTwin:
+        raise IndexError("no operand")
+
+    monkeypatch.setattr(Doubling, "batched", fail)
+    opened = program(Doubling(), [spec(3), spec(3)], DelegateCall(0, (0, 1)))
+    compare(opened, samples(2))
+    assert "(the exact executor failed, report this as a bug of lowerdeck: IndexError: no operand)" in (
+        opened.batch_executor()
+    )
 
 
 class Constant(Doubling):

@@ -82,6 +82,15 @@ def test_the_executor_says_how_many_samples_were_checked() -> None:
     assert "cross-checked" not in Engine().executor(opened(Doubling(missing="ERF")), range(20))
 
 
+def test_a_fault_in_another_process_is_told() -> None:
+    program = opened(Doubling(fault=IndexError("index 1")))
+    engine = Engine(batch_size=2, num_cross_checked=2)
+    assert len(list(engine.executed(program, range(9), load))) == 9
+    text = engine.executor(program, range(9))
+    assert "doubling twin (the exact executor failed, report this as a bug of lowerdeck: IndexError: index 1)" in text
+    assert "cross-checked" not in text
+
+
 def test_slow_samples_are_loaded_ahead_by_other_processes() -> None:
     def slow(index: int) -> tuple[tuple[int, int], list[tuple[torch.Tensor, ...]]]:
         time.sleep(0.3)

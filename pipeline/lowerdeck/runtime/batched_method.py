@@ -6,7 +6,7 @@ operators that yield the same bits for many samples as for one, run once for the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import torch
@@ -65,6 +65,10 @@ class BatchableTwin(Twin, Protocol):
         ...
 
 
+_FAULTS = (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError)
+"""What an executor with a fault raises: PyTorch's operators and its own code."""
+
+
 class UnbatchableError(Exception):
     """A method has to be executed sample by sample; the message says why."""
 
@@ -93,16 +97,9 @@ class BatchedMethod:
         """
         _check_batchable(method)
         self._method, self._twins, self._definitions = method, twins, kernel_definitions
-        self._batch: list[BatchTwin | None] = []
-        descriptions = []
-        for twin in twins:
-            opened, description = _opened(twin, device)
-            self._batch.append(opened)
-            descriptions.append(description)
-        self.description = described(descriptions)
-        """Name of the executor, with what a twin lacks."""
-        self.is_exact = any(twin is not None for twin in self._batch)
-        """Whether any partition is executed by something else than the reference."""
+        opened = [_opened(twin, device) for twin in twins]
+        self._batch, self._descriptions = [twin for twin, _ in opened], [description for _, description in opened]
+        self._faults: dict[int, str] = {}
         self.largest = max((twin.largest for twin in self._batch if twin is not None), default=1)
         """Number of elements of the largest tensor in partitions for one sample."""
         self._viewed = frozenset(
@@ -114,6 +111,28 @@ class BatchedMethod:
         """Tensors that become views of others during a call, and so leave their own memory."""
         self._samples: list[BoundMethod] = []
         self._tensors: list[torch.Tensor | None] = []
+
+    @property
+    def description(self) -> str:
+        """Name of the executor, with what a twin lacks, and how its executor failed."""
+        return described(self._descriptions)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether any partition is executed by something else than the reference."""
+        return any(twin is not None for twin in self._batch)
+
+    @property
+    def faults(self) -> Mapping[int, str]:
+        """How the executors of partitions failed, by number of the partition; the reference executes these since."""
+        return dict(self._faults)
+
+    def leave_to_reference(self, faults: Mapping[int, str]) -> None:
+        """Execute partitions by their references from now on, because their executors failed (see `faults`)."""
+        for partition, fault in faults.items():
+            if partition not in self._faults:
+                self._faults[partition], self._batch[partition] = fault, None
+                self._descriptions[partition] = _failed(self._twins[partition], fault)
 
     def run(
         self, samples: Sequence[Sequence[torch.Tensor]], *, cross_check: Sequence[int] = ()
@@ -134,9 +153,7 @@ class BatchedMethod:
                 bound.store(index, value)
         for chain, instructions in enumerate(self._method.chains):
             for position, instruction in enumerate(instructions):
-                if (step := self._at_once(instruction, position, cross_check)) is not None:
-                    step()
-                else:
+                if not self._is_done_at_once(instruction, cross_check):
                     for bound in self._samples:
                         bound.step(chain, position)
         return [tuple(bound.output(index) for index in self._method.outputs) for bound in self._samples]
@@ -156,37 +173,37 @@ class BatchedMethod:
             for row in range(batch)
         ]
 
-    def _at_once(
-        self, instruction: Instruction, position: int, cross_check: Sequence[int]
-    ) -> Callable[[], None] | None:
-        """How to execute an instruction for the batch; None where that is not possible."""
+    def _is_done_at_once(self, instruction: Instruction, cross_check: Sequence[int]) -> bool:
+        """Execute an instruction for the batch; False where that is not possible, or failed."""
         if isinstance(instruction, DelegateCall) and (twin := self._batch[instruction.delegate]) is not None:
-            return lambda: self._delegate(twin, instruction, position, cross_check)
+            return self._is_delegated(twin, instruction, cross_check)
         if (
             isinstance(instruction, KernelCall)
             and self._method.operators[instruction.operator] in BATCHABLE
             and not self._moved.intersection(instruction.args)
         ):
-            return lambda: self._kernel(instruction)
-        return None
+            self._kernel(instruction)
+            return True
+        return False
 
     @property
     def _moved(self) -> frozenset[int]:
         """Values that are not in the memory of the batch."""
         return self._viewed | self._samples[0].replaced
 
-    def _delegate(self, twin: BatchTwin, call: DelegateCall, position: int, cross_check: Sequence[int]) -> None:
+    def _is_delegated(self, twin: BatchTwin, call: DelegateCall, cross_check: Sequence[int]) -> bool:
+        """Execute a partition; False where its executor fails, which the reference replaces for good."""
         inputs = [self._read(index) for index in call.args[: twin.num_inputs]]
         what = f"partition {call.delegate} for {self._method.delegates[call.delegate].backend}"
         try:
             outputs = twin.cross_check(inputs, cross_check, what) if cross_check else twin(inputs)
-        except (IndexError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
-            raise ProgramError(
-                f"method {self._method.name!r}, instruction {position} ({what}), executed for a batch: {error}"
-            ) from error
+        except _FAULTS as error:
+            self.leave_to_reference({call.delegate: _fault(error)})
+            return False
         for index, output in zip(call.args[twin.num_inputs :], outputs, strict=True):
             # One sample where the partition has no inputs, and so computes the same for all.
             self._write(index, output.expand(len(self._samples), *output.shape[1:]))
+        return True
 
     def _kernel(self, call: KernelCall) -> None:
         kernel = resolve(self._method.operators[call.operator])
@@ -244,4 +261,15 @@ def _opened(twin: Twin, device: torch.device) -> tuple[BatchTwin | None, str]:
         return None, f"{twin.description} (the exact executor lacks this: {error})"
     except ValueError as error:
         raise ProgramError(f"a host twin cannot be executed in batches: {error}") from error
+    except _FAULTS as error:
+        return None, _failed(twin, _fault(error))
     return opened, opened.description
+
+
+def _fault(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def _failed(twin: Twin, fault: str) -> str:
+    """Description of a twin that is executed by its reference after a fault."""
+    return f"{twin.description} (the exact executor failed, report this as a bug of lowerdeck: {fault})"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
@@ -88,7 +88,13 @@ class Engine:
             return list(zip(labels, outputs, strict=True))
 
         if program.num_processes > 1:
-            for results in in_order(lambda batch: execute(batch, loaded(batch)), batches, program.num_processes):
+            host = program.program
+
+            def forked(batch: Sequence[int]) -> tuple[list[tuple[Label, Inputs]], Mapping[int, str]]:
+                return execute(batch, loaded(batch)), host.faults()
+
+            for results, faults in in_order(forked, batches, program.num_processes):
+                host.leave_to_reference(faults)
                 yield from results
             return
         for batch, each in zip(batches, _ahead(loaded, batches), strict=True):

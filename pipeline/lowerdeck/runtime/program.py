@@ -165,6 +165,17 @@ class HostProgram:
         batched = self._batched(method)
         return isinstance(batched, BatchedMethod) and batched.is_exact
 
+    def faults(self, method: str = "forward") -> Mapping[int, str]:
+        """How exact executors failed in `calls`, by number of the partition; its reference executes it since then."""
+        batched = self._batched(method)
+        return batched.faults if isinstance(batched, BatchedMethod) else {}
+
+    def leave_to_reference(self, faults: Mapping[int, str], method: str = "forward") -> None:
+        """Let `calls` execute partitions by their references, after these `faults` in a forked process."""
+        batched = self._batched(method)
+        if isinstance(batched, BatchedMethod):
+            batched.leave_to_reference(faults)
+
     def largest_tensor(self, method: str = "forward") -> int:
         """Number of elements of the largest tensor that `calls` computes in a partition for one sample; at least 1."""
         batched = self._batched(method)
