@@ -46,6 +46,36 @@ def test_two_operands(name: str, second: tuple[int, ...], is_constant: bool) -> 
     check_equal(model(name, [Spec(SHAPE, [left[0]], left[1]), operand], Spec(SHAPE, [result[0]], result[1]), extra))
 
 
+def tailed(name: str, factor: float, zero_points: tuple[int, int, int]) -> bytes:
+    """An operator on tensors with a last vector of 15 elements, which multiplies by `factor`."""
+    scale = 0.03**2 / factor if name == "MUL" else 0.03 / factor
+    left, right, result = (
+        Spec((1, 5, 5, 7), [step], zero) for step, zero in zip((0.03, 0.03, scale), zero_points, strict=True)
+    )
+    return model(name, [left, right], result, options(name.title()))
+
+
+@pytest.mark.parametrize(
+    ("name", "factor", "zero_points"),
+    [("MUL", 3.0, (0, 0, -128)), ("MUL", 0.9, (-128, -128, 127)), ("ADD", 3000.0, (0, 0, -128))],
+)
+def test_kernels_whose_vectors_overflow_are_refused(
+    name: str, factor: float, zero_points: tuple[int, int, int]
+) -> None:
+    content = tailed(name, factor, zero_points)
+    check_equal(content)  # the reference kernels do not
+    with pytest.raises(UnsupportedGraphError, match=f"operator {name} .*: LiteRT's optimized kernel overflows"):
+        LitertProgram(content, kernels="optimized")
+
+
+@pytest.mark.parametrize(
+    ("name", "factor", "zero_points"),
+    [("MUL", 1.9, (0, 0, -128)), ("MUL", 0.49, (-128, -128, 127)), ("ADD", 30.0, (0, 0, -128))],
+)
+def test_optimized_kernels_that_do_not_overflow(name: str, factor: float, zero_points: tuple[int, int, int]) -> None:
+    check_equal(tailed(name, factor, zero_points), batch=20, kernels="optimized")
+
+
 def operator(name: str, inputs: list[Spec | None], output: Spec, extra: Any = None) -> Any:
     return read_litert_graph(model(name, inputs, output, extra)).operators[0]
 
