@@ -28,12 +28,13 @@ def convolved(
     *values: object,
     dtype: str = "int8",
     zero_point: int = 0,
+    weight_dtype: str = "int8",
 ) -> bytes:
     graph = Graph()
     wide = "int48" if dtype == "int16" else "int32"
     bias = graph.constant(GENERATOR.integers(-(2**20), 2**20, result[-1]), wide)
-    inputs = [graph.input(source, dtype), graph.constant(kernel, "int8"), bias]
-    inputs += [graph.constant([zero_point], dtype), graph.constant([0], "int8")]
+    inputs = [graph.input(source, dtype), graph.constant(kernel, weight_dtype), bias]
+    inputs += [graph.constant([zero_point], dtype), graph.constant([0], weight_dtype)]
     total = graph.add(operator, attribute, inputs, result, wide, *values)
     if dtype == "int8":
         return graph.finished(total)
@@ -71,6 +72,31 @@ def test_pointwise_and_strided_convolutions(zero_point: int) -> None:
         Graph().int32, zero_point=zero_point,
     )  # fmt: skip
     check(strided)
+
+
+@pytest.mark.parametrize(
+    ("operator", "attribute", "shape", "result"),
+    [
+        ("CONV2D", "Conv2d", (5, 3, 3, 3), (1, 5, 5, 5)),
+        ("DEPTHWISE_CONV2D", "DepthwiseConv2d", (3, 3, 3, 1), (1, 5, 5, 3)),
+    ],
+)
+def test_weights_of_four_bits(operator: str, attribute: str, shape: tuple[int, ...], result: tuple[int, ...]) -> None:
+    kernel = GENERATOR.integers(-7, 8, shape)
+    assert kernel.size % 2, "the last byte holds one weight"
+    data = convolved(
+        operator, attribute, (1, 7, 7, 3), kernel, result, [0] * 4, [1, 1], [1, 1], False, Graph().int32,
+        zero_point=-9, weight_dtype="int4",
+    )  # fmt: skip
+    check(data)
+
+
+def test_transposed_weights_of_four_bits() -> None:
+    data = convolved(
+        "TRANSPOSE_CONV2D", "TransposeConv2d", (1, 4, 5, 3), GENERATOR.integers(-7, 8, (3, 3, 3, 3)), (1, 9, 11, 3),
+        [0] * 4, [2, 2], False, Graph().int32, zero_point=100, weight_dtype="int4",
+    )  # fmt: skip
+    check(data)
 
 
 def test_more_channels_than_float32_holds() -> None:

@@ -74,6 +74,17 @@ def test_a_missing_element_type_is_named() -> None:
         TosaProgram(read_tosa_graph(data))
 
 
+def test_int4_is_for_constants_alone() -> None:
+    graph = Graph()
+    computed = graph.finished(graph.add("CAST", "Cast", [graph.input((15,), "int8")], (15,), "int4"))
+    with pytest.raises(UnsupportedGraphError, match="which is computed by CAST, has element type int4"):
+        TosaProgram(read_tosa_graph(computed))
+    graph = Graph()
+    given = graph.finished(graph.add("CAST", "Cast", [graph.input((15,), "int4")], (15,), "int8"))
+    with pytest.raises(UnsupportedGraphError, match="which is an input, has element type int4"):
+        TosaProgram(read_tosa_graph(given))
+
+
 def test_weights_that_are_computed_are_refused() -> None:
     graph = Graph()
     weights, bias = graph.input((2, 1, 1, 4), "int8"), graph.constant([0, 0], "int32")

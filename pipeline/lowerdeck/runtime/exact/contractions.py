@@ -55,7 +55,7 @@ def _transposed(node: Node) -> Prepared:
 
 def _contraction(node: Node, weights: Tensor, geometry: Geometry, spatial: int) -> Prepared:
     operand = node.operands[0]
-    if operand.dtype not in _CONTRACTED or node.operands[1].dtype not in _CONTRACTED:
+    if operand.dtype not in _CONTRACTED or node.operands[1].dtype not in ("int4", *_CONTRACTED):
         raise node.unsupported(f"has inputs of {operand.dtype} and weights of {node.operands[1].dtype}")
     sizes = geometry.stride, geometry.dilation, weights.shape[2:]
     if any(len(size) != spatial for size in sizes) or len(geometry.padding) != 2 * spatial:

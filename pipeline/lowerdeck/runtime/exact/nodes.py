@@ -122,12 +122,13 @@ Prepare = Callable[[Node], Prepared]
 """Prepares an operator; raises UnsupportedGraphError where something is missing."""
 
 TORCH_DTYPES = {
-    "bool": torch.bool, "int8": torch.int8, "int16": torch.int16, "int32": torch.int32, "int48": torch.int64,
+    "bool": torch.bool, "int4": torch.int8, "int8": torch.int8, "int16": torch.int16, "int32": torch.int32,
+    "int48": torch.int64,
 }  # fmt: skip
 """Element types of the executor; accumulators may also be floats that hold integers."""
 RANGES = {
-    "bool": (0, 1), "int8": (-(2**7), 2**7 - 1), "int16": (-(2**15), 2**15 - 1), "int32": (-(2**31), 2**31 - 1),
-    "int48": (-(2**47), 2**47 - 1),
+    "bool": (0, 1), "int4": (-(2**3), 2**3 - 1), "int8": (-(2**7), 2**7 - 1), "int16": (-(2**15), 2**15 - 1),
+    "int32": (-(2**31), 2**31 - 1), "int48": (-(2**47), 2**47 - 1),
 }  # fmt: skip
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -32,8 +34,8 @@ PREPARE: Mapping[str, Prepare] = {
     "RESCALE": rescaling.rescale,
 }
 """How to prepare an operator, by name."""
-_BYTES = {"bool": 1, "int8": 1, "int16": 2, "int32": 4, "int48": 6}
-"""Bytes of an element in a constant."""
+_BITS = {"bool": 8, "int4": 4, "int8": 8, "int16": 16, "int32": 32, "int48": 48}
+"""Bits of an element in a constant."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +65,7 @@ class TosaProgram:
             ValueError: the graph is inconsistent.
         """
         self._graph, self._device = graph, torch.device("cpu") if device is None else device
-        self._operands: dict[str, Operand] = {
-            name: _operand(graph.port(name), None, "is an input") for name in graph.inputs
-        }
+        self._operands: dict[str, Operand] = {name: _operand(graph.port(name), "is an input") for name in graph.inputs}
         prepared: list[_Bound] = []
         with exact_kernels():
             for operator in graph.operators:
@@ -163,30 +163,42 @@ class TosaProgram:
                 operands.append(self._operands[name])
             elif size is None:
                 raise ValueError(f"operator {operator.name} reads {name!r}, which no earlier operator computes")
-        output = _operand(result, None, f"is computed by {operator.name}")
+        is_constant = all(operand.constant is not None for operand in operands)
+        output = _operand(result, f"is computed by {operator.name}", is_constant=is_constant)
         return Node(operator.name, tuple(operands), sizes, output, operator.attribute, self._device)
 
 
-def _operand(tensor: TosaTensor, constant: Tensor | None, role: str) -> Operand:
-    if tensor.dtype not in RANGES:
+def _operand(tensor: TosaTensor, role: str, *, is_constant: bool = False) -> Operand:
+    """A tensor before its values are known; int4 is for weights, and so for constants alone."""
+    if tensor.dtype not in RANGES or (tensor.dtype == "int4" and not is_constant):
         raise UnsupportedGraphError(f"tensor {tensor.name!r}, which {role}, has element type {tensor.dtype}")
     low, high = RANGES[tensor.dtype]
-    return Operand(tensor.name, tensor.shape, tensor.dtype, low, high, constant)
+    return Operand(tensor.name, tensor.shape, tensor.dtype, low, high)
 
 
 def _constant(tensor: TosaTensor, device: torch.device) -> Operand:
-    described = _operand(tensor, None, "is a constant")
-    count, size = math.prod(tensor.shape), _BYTES[tensor.dtype]
-    if len(tensor.data) < count * size:
+    described = _operand(tensor, "is a constant", is_constant=True)
+    count = math.prod(tensor.shape)
+    size = -(-count * _BITS[tensor.dtype] // 8)
+    if len(tensor.data) < size:
         raise ValueError(f"constant {tensor.name!r} has {len(tensor.data)} bytes for {count} {tensor.dtype}")
-    content = np.frombuffer(tensor.data, np.uint8, count * size)
-    if tensor.dtype == "int48":  # sign-extended to 64 bits
+    elements = _elements(np.frombuffer(tensor.data, np.uint8, size), count, tensor.dtype)
+    values = torch.from_numpy(elements.reshape(1, *tensor.shape))
+    low, high = (int(values.min()), int(values.max())) if count else (0, 0)
+    return replace(described, low=low, high=high, constant=values.to(device))
+
+
+def _elements(content: npt.NDArray[np.uint8], count: int, dtype: str) -> npt.NDArray[Any]:
+    """The elements of a constant; int4 in int8, int48 in int64."""
+    found: npt.NDArray[Any]
+    if dtype == "int4":  # two in a byte, the first one in its lower half
+        halves = np.stack([content << 4, content & 0xF0], axis=1).view(np.int8) >> 4
+        found = halves.reshape(-1)[:count].copy()
+    elif dtype == "int48":
         wide = np.zeros((count, 8), np.uint8)
         wide[:, :6] = content.reshape(count, 6)
         wide[:, 6:] = np.where(wide[:, 5:6] >= 128, 255, 0)
-        content, code = wide, np.dtype("<i8")
+        found = wide.view("<i8")
     else:
-        code = np.dtype(tensor.dtype).newbyteorder("<")
-    values = torch.from_numpy(np.frombuffer(content.tobytes(), code).reshape(1, *tensor.shape).copy())
-    low, high = (int(values.min()), int(values.max())) if count else (0, 0)
-    return replace(described, low=low, high=high, constant=values.to(device))
+        found = content.view(np.dtype(dtype).newbyteorder("<")).copy()
+    return found
