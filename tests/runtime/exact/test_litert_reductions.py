@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from lowerdeck.runtime.exact.litert import LitertProgram
 from lowerdeck.runtime.exact.nodes import UnsupportedGraphError
-from tests.runtime.exact.litert_models import Spec, check_equal, constant, model, options
+from tests.runtime.exact.litert_models import Spec, check_equal, constant, model, options, reference
 
 SAME, VALID = 0, 1
 
@@ -22,6 +23,22 @@ def test_pooling(name: str, activation: int, padding: int, size: tuple[int, int]
     )  # fmt: skip
     source, result = Spec((1, 9, 10, 3), [0.05], -13), Spec((1, *size, 3), [0.05], -13)
     check_equal(model(name, [source], result, made))
+
+
+@pytest.mark.parametrize("side", [16, 17, 90, 300])
+@pytest.mark.parametrize("zero_point", [-128, -13, 127])
+def test_averages_of_large_windows(side: int, zero_point: int) -> None:
+    made = options("Pool2D", padding=VALID, strideH=1, strideW=1, filterHeight=side, filterWidth=side)
+    source, result = Spec((1, side, side + 1, 3), [0.05], zero_point), Spec((1, 1, 2, 3), [0.05], zero_point)
+    content = model("AVERAGE_POOL_2D", [source], result, made)
+    check_equal(content)
+    # Sums around halves, and the largest ones.
+    program, generator = LitertProgram(content), np.random.default_rng(side)
+    for low, high in ((-1, 0), (0, 1), (-128, -127), (126, 127), (-128, -128), (127, 127)):
+        images = generator.integers(low, high + 1, (2, *source.shape), dtype=np.int8)
+        images[1, 0, :, : side // 2] = low
+        images[1, 0, :, side // 2 :] = high
+        np.testing.assert_array_equal(program([torch.from_numpy(images)])[0].numpy(), reference(content, [images])[0])
 
 
 @pytest.mark.parametrize("name", ["MEAN", "REDUCE_MAX", "REDUCE_MIN"])

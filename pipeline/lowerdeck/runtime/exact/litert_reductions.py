@@ -22,19 +22,19 @@ def average_pool(operator: Operator, device: torch.device) -> Step:
     """AVERAGE_POOL_2D: the stored integers' mean, halves away from zero; padding does not count."""
     window, stride, padding, low, high = _window(operator)
     source, offset = operator.input(0), operator.input(0).zero_point
-    ones = F.pad(torch.ones(1, 1, *source.shape[1:3]), padding)
+    # A quotient is an integer or at least 1/count away from one, which has to be more than this type rounds by.
+    dtype = torch.float32 if math.prod(window) * 255 <= 2**16 else torch.float64
+    ones = F.pad(torch.ones(1, 1, *source.shape[1:3], dtype=dtype), padding)
     counts = F.avg_pool2d(ones, window, stride, divisor_override=1).to(device)
     halves = (counts / 2).floor()
 
     def pool(inputs: Sequence[Tensor]) -> Tensor:
-        images = F.pad(_images(inputs[0]), padding) if any(padding) else _images(inputs[0])
-        # The sums are integers below 2^24, and a quotient is an integer or at least 1/count away from one.
+        images = _images(inputs[0]).to(dtype)
+        images = F.pad(images, padding) if any(padding) else images
         stored = F.avg_pool2d(images, window, stride, divisor_override=1).add_(counts * offset)
         means = (stored.abs() + halves).div_(counts).floor_().mul_(stored.sign())
-        return _back(means.sub_(offset).clamp_(low, high), inputs[0])
+        return _back(means.sub_(offset).clamp_(low, high).float(), inputs[0])
 
-    if math.prod(window) * 255 > 2**16:
-        raise operator.unsupported(f"a window of {math.prod(window)} elements")
     return pool
 
 
