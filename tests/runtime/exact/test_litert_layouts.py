@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 
 from lowerdeck.runtime.exact.litert import LitertProgram
+from lowerdeck.runtime.exact.litert_graph import Kernels
 from lowerdeck.runtime.exact.nodes import UnsupportedGraphError
 from tests.runtime.exact.litert_models import Spec, check_equal, constant, model, options
 
 SHAPE = (1, 5, 7, 3)
 SOURCE = Spec(SHAPE, [0.05], -13)
+REFLECT, SYMMETRIC = 0, 1
+"""MirrorPadMode of the LiteRT schema."""
 
 
 def numbers(*values: int) -> Spec:
@@ -43,6 +46,32 @@ def test_padding(amounts: list[tuple[int, int]], value: int | None) -> None:
     fill = [] if value is None else [constant(np.array([value], np.int8), [0.05], zero_point=-13)]
     inputs = [SOURCE, constant(np.array(amounts, np.int32)), *fill]
     check_equal(model("PAD" if value is None else "PADV2", inputs, Spec(shape, [0.05], -13)))
+
+
+@pytest.mark.parametrize("mode", [REFLECT, SYMMETRIC])
+@pytest.mark.parametrize(
+    "amounts",
+    [[(0, 0), (1, 2), (3, 0), (0, 0)], [(0, 0), (4, 4), (6, 6), (2, 2)], [(0, 0), (0, 0), (0, 1), (1, 0)]],
+)
+@pytest.mark.parametrize("kernels", ["reference", "optimized"])
+def test_mirrored_padding(amounts: list[tuple[int, int]], mode: int, kernels: Kernels) -> None:
+    check_equal(mirrored(amounts, mode), kernels=kernels)
+
+
+def test_a_symmetric_padding_repeats_the_whole_image() -> None:
+    check_equal(mirrored([(1, 1), (5, 5), (7, 7), (3, 3)], SYMMETRIC))
+
+
+@pytest.mark.parametrize(("mode", "amount"), [(REFLECT, 5), (SYMMETRIC, 6)])
+def test_a_mirror_shows_no_more_than_the_image(mode: int, amount: int) -> None:
+    with pytest.raises(UnsupportedGraphError, match=f"operator MIRROR_PAD .*: {amount} of 5 elements are mirrored"):
+        LitertProgram(mirrored([(0, 0), (0, amount), (0, 0), (0, 0)], mode))
+
+
+def mirrored(amounts: list[tuple[int, int]], mode: int) -> bytes:
+    shape = tuple(size + before + after for size, (before, after) in zip(SHAPE, amounts, strict=True))
+    inputs = [SOURCE, constant(np.array(amounts, np.int32))]
+    return model("MIRROR_PAD", inputs, Spec(shape, [0.05], -13), options("MirrorPad", mode=mode))
 
 
 @pytest.mark.parametrize("axis", [1, -1])

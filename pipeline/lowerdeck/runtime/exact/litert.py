@@ -31,6 +31,7 @@ PREPARE: Mapping[str, Callable[[Operator, torch.device], Step]] = {
     "FULLY_CONNECTED": layers.fully_connected,
     "MAX_POOL_2D": reductions.max_pool,
     "MEAN": reductions.mean,
+    "MIRROR_PAD": layouts.mirror_pad,
     "PAD": layouts.Pad,
     "PADV2": layouts.Pad,
     "REDUCE_MAX": reductions.extremum,
@@ -48,7 +49,7 @@ PREPARE: Mapping[str, Callable[[Operator, torch.device], Step]] = {
 }
 """How to prepare an operator, by name; elementwise operators come in addition."""
 _CONTROL_INPUTS = {
-    "EXPAND_DIMS": 1, "MEAN": 1, "PAD": 1, "PADV2": 1, "REDUCE_MAX": 1, "REDUCE_MIN": 1, "RESHAPE": 1,
+    "EXPAND_DIMS": 1, "MEAN": 1, "MIRROR_PAD": 1, "PAD": 1, "PADV2": 1, "REDUCE_MAX": 1, "REDUCE_MIN": 1, "RESHAPE": 1,
     "RESIZE_BILINEAR": 1, "RESIZE_NEAREST_NEIGHBOR": 1, "SLICE": 1, "STRIDED_SLICE": 1, "SUM": 1, "TRANSPOSE": 1,
 }  # fmt: skip
 """Number of inputs with values; the others are constants that the preparation reads."""

@@ -13,6 +13,8 @@ from lowerdeck.runtime.exact.litert_graph import GraphTensor, Numbers, Operator
 from lowerdeck.runtime.exact.litert_layers import check_int8
 
 Step = Callable[[Sequence[Tensor]], Tensor]
+_REFLECT = 0
+"""MirrorPadMode of the LiteRT schema; the other one is SYMMETRIC."""
 
 
 class Pad:
@@ -44,6 +46,26 @@ class Pad:
         pairs = list(zip(self.amounts[::2], self.amounts[1::2], strict=True))
         order = [amount for pair in reversed(pairs) for amount in pair]
         return F.pad(_shifted(inputs[0], self.difference), order, value=self.value)
+
+
+def mirror_pad(operator: Operator, device: torch.device) -> Step:
+    """MIRROR_PAD: the input's own elements behind its borders. Slot 0: 0 leaves out the border itself, 1 repeats it."""
+    borders = int(operator.options.scalar(0, "b") == _REFLECT)
+    pairs = operator.constant(1).reshape(-1, 2).tolist()
+    moved = []
+    for dim, (size, pair) in enumerate(zip(operator.input(0).shape, pairs, strict=True), 1):
+        if not 0 <= min(pair) <= max(pair) <= size - borders:
+            raise operator.unsupported(f"{max(pair)} of {size} elements are mirrored")
+        if any(pair):
+            places = np.pad(np.arange(size), pair, mode="reflect" if borders else "symmetric")
+            moved.append((dim, torch.from_numpy(places).to(device)))
+
+    def pad(values: Tensor) -> Tensor:
+        for dim, places in moved:
+            values = values.index_select(dim, places)
+        return values
+
+    return _copied(operator, pad)
 
 
 def reshape(operator: Operator, device: torch.device) -> Step:
