@@ -18,10 +18,13 @@ from torch import nn
 from lowerdeck.artifacts import paths
 from lowerdeck.cli.run_program import describe, run_program
 from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.formats.pte import DelegateCall, KernelCall, Value
 from lowerdeck.runtime.loading import open_program
 from tests.marks import quick_first
 from tests.project import SOURCES
 from tests.runtime.lowering import Lowered, lower
+from tests.runtime.test_batched_method import Doubling, program
+from tests.runtime.test_interpreter_by_hand import spec
 
 
 class Images(nn.Module):
@@ -279,3 +282,53 @@ class TestRefusals:
         twin = manifest["partitions"][0]["twin"]
         with pytest.raises(LowerdeckError, match=twin):
             run_program(build.program, twins=tmp_path)
+
+
+class Picky(Doubling):
+    """A twin that refuses negative numbers."""
+
+    def __call__(self, arguments: Any) -> None:
+        if bool((arguments[0] < 0).any()):
+            raise RuntimeError("negative")
+        super().__call__(arguments)
+
+
+def test_only_the_files_that_fail_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = [tmp_path / f"{index}.npz" for index in range(12)]
+    for index, file in enumerate(files):
+        np.savez(file, np.full(3, -1 if index in (2, 5) else 1, np.float32))
+
+    def run(inputs: list[Path]) -> None:
+        twin = Picky(missing="ERF")  # the reference computes it, in a batch
+        values: list[Value] = [spec(3), spec(3), spec(3)]
+        made = program(twin, values, DelegateCall(0, (0, 1)), KernelCall(0, (1, 2, 2)), operators=["aten::exp.out"])
+        monkeypatch.setattr(made, "is_cross_checkable", lambda method: True)
+        monkeypatch.setattr("lowerdeck.cli.run_program.open_program", lambda *_, **__: made)
+        run_program(tmp_path / "model.pte", inputs, tmp_path / "out", beside=False)
+
+    with pytest.raises(LowerdeckError) as error:
+        run(files)
+    assert [line.split(": ")[0] for line in str(error.value).splitlines()] == [str(files[2]), str(files[5])]
+    assert "negative" in str(error.value)
+    with pytest.raises(LowerdeckError) as error:
+        run([files[0], files[2]])
+    assert str(error.value).startswith(f"{files[2]}: ")
+    run([files[0], *files[6:]])
+
+
+def test_all_files_of_a_batch_are_named_where_none_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = [tmp_path / f"{index}.npz" for index in range(3)]
+    for file in files:
+        np.savez(file, np.ones(3, np.float32))
+    made = program(Doubling(), [spec(3), spec(3)], DelegateCall(0, (0, 1)), outputs=[1])
+    alone = made.calls
+
+    def calls(samples: Any, **options: Any) -> Any:
+        if len(samples) > 1:
+            raise LowerdeckError("together")
+        return alone(samples, **options)
+
+    monkeypatch.setattr(made, "calls", calls)
+    monkeypatch.setattr("lowerdeck.cli.run_program.open_program", lambda *_, **__: made)
+    with pytest.raises(LowerdeckError, match=f"^{', '.join(map(str, files))}: together$"):
+        run_program(tmp_path / "model.pte", files, beside=False)

@@ -178,18 +178,33 @@ def _executed(
     """Every run with its outputs and its time in ms; the first one is held against the references of host twins."""
     for position in range(0, len(runs), batch_size):
         batch = runs[position : position + batch_size]
-        start = time.perf_counter()
+        start, check = time.perf_counter(), [0] if position == 0 else []
         try:
             if batch_size == 1:
                 outputs = [opened(batch[0].inputs, method=method)]
             else:
-                check = [0] if position == 0 else []
                 outputs = opened.calls([run.inputs for run in batch], method=method, cross_check=check)
         except LowerdeckError as error:
-            source = ", ".join(run.source for run in batch if run.source)
-            raise LowerdeckError(f"{source}: {error}" if source else str(error)) from error
+            alone = _failures(opened, method, batch, check) if len(batch) > 1 else []
+            raise LowerdeckError("\n".join(alone) or _failure(batch, error)) from error
         latency_ms = 1000 * (time.perf_counter() - start) / len(batch)
         yield from ((run, values, latency_ms) for run, values in zip(batch, outputs, strict=True))
+
+
+def _failures(opened: HostProgram, method: str, batch: Sequence[Run], checked: Sequence[int]) -> list[str]:
+    """Messages on the runs of a batch that fail by themselves, too."""
+    found = []
+    for row, run in enumerate(batch):
+        try:
+            opened.calls([run.inputs], method=method, cross_check=[0] if row in checked else [])
+        except LowerdeckError as error:
+            found.append(_failure([run], error))
+    return found
+
+
+def _failure(runs: Sequence[Run], error: LowerdeckError) -> str:
+    source = ", ".join(run.source for run in runs if run.source)
+    return f"{source}: {error}" if source else str(error)
 
 
 def describe(program: Path, executed: Executed) -> list[str]:
