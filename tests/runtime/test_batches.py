@@ -82,7 +82,7 @@ def test_the_executor_says_how_many_samples_were_checked() -> None:
     assert "cross-checked" not in Engine().executor(opened(Doubling(missing="ERF")), range(20))
 
 
-def test_a_fault_in_another_process_is_told() -> None:
+def test_a_fault_in_another_process_is_reported() -> None:
     program = opened(Doubling(fault=IndexError("index 1")))
     engine = Engine(batch_size=2, num_cross_checked=2)
     assert len(list(engine.executed(program, range(9), load))) == 9

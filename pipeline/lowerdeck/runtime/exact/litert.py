@@ -125,8 +125,8 @@ class LitertProgram:
 
         An activation function or padding that is part of a convolution here leaves one tensor for both operators.
         """
-        values, batch = self._run(inputs, keep_all=True), len(inputs[0]) if inputs else 1
-        return {step.target: self._out(step.target, values[step.target], batch) for step in self._steps}
+        values = self._run(inputs, keep_all=True)
+        return {step.target: self._out(step.target, values[step.target], len(inputs[0])) for step in self._steps}
 
     def describe(self, key: int) -> tuple[str, str]:
         """Name of the operator that computes a tensor, and of the tensor."""

@@ -49,15 +49,15 @@ class Pad:
 
 
 def mirror_pad(operator: Operator, device: torch.device) -> Step:
-    """MIRROR_PAD: the input's own elements behind its borders. Slot 0: 0 leaves out the border itself, 1 repeats it."""
-    borders = int(operator.options.scalar(0, "b") == _REFLECT)
+    """MIRROR_PAD: the input's own elements beyond its edges. Slot 0: 0 leaves out the edge itself, 1 repeats it."""
+    left_out = int(operator.options.scalar(0, "b") == _REFLECT)
     pairs = operator.constant(1).reshape(-1, 2).tolist()
     moved = []
     for dim, (size, pair) in enumerate(zip(operator.input(0).shape, pairs, strict=True), 1):
-        if not 0 <= min(pair) <= max(pair) <= size - borders:
+        if not 0 <= min(pair) <= max(pair) <= size - left_out:
             raise operator.unsupported(f"{max(pair)} of {size} elements are mirrored")
         if any(pair):
-            places = np.pad(np.arange(size), pair, mode="reflect" if borders else "symmetric")
+            places = np.pad(np.arange(size), pair, mode="reflect" if left_out else "symmetric")
             moved.append((dim, torch.from_numpy(places).to(device)))
 
     def pad(values: Tensor) -> Tensor:
