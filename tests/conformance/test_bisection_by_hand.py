@@ -103,7 +103,7 @@ def test_neighbours_that_are_wrong_only_together_are_found_wherever_pieces_are_c
     for first in range(count - 1):
         together = {(f"n{first}",), (f"n{first + 1}",)}
 
-        def check(chosen: Sequence[Unit], together: set[Unit] = together) -> PartitionConformance:
+        def check(chosen: Sequence[Unit], together: set[tuple[str]] = together) -> PartitionConformance:
             if len(chosen) > 3:
                 loose = replace(conformance(False).worst, sensitivity=100.0)
                 return PartitionConformance(partition="tag0", depth=1, outputs=(loose,))
@@ -117,7 +117,7 @@ def test_neighbours_that_are_wrong_only_together_are_found_wherever_pieces_are_c
 def test_units_with_small_bounds_are_not_divided() -> None:
     compiler = Compiler(lambda names: False)
     assert find_hidden(units(16), compiler, all_by(compiler)) is None
-    assert compiler.count == 4 + 3  # four pieces, and three across their borders
+    assert compiler.count == 4 + 3  # four pieces, and three across their ends
 
 
 def test_what_cannot_be_compiled_alone_is_divided() -> None:

@@ -40,7 +40,7 @@ MAX_TOGETHER = 4
 _MAX_UNCOMPILABLE = 16
 """Most units of a piece that does not compile: more fail for their size. A mean over four dimensions has five."""
 _MOST_PIECES = 8
-"""Pieces that a partition is divided into at once to find what rounding hides; units across their borders are a second
+"""Pieces that a partition is divided into at once to find what rounding hides; units across their ends are a second
 lowering."""
 _LEAST_UNITS = 4
 """Of such a piece, unless there are two."""
@@ -90,7 +90,7 @@ def find_culprit(found: Sequence[Unit], check: Check, max_together: int = MAX_TO
 def find_hidden(found: Sequence[Unit], check: Check, check_all: CheckAll) -> Culprit | None:
     """A piece that computes something else, of units whose common error rounding may explain; None if there is none.
 
-    They are divided until the errors of pieces say something about their operators. Neighbours that a border cuts apart
+    They are divided until the errors of pieces say something about their operators. Neighbours that are cut apart
     are looked at together, too.
 
     Args:
@@ -111,16 +111,16 @@ def find_hidden(found: Sequence[Unit], check: Check, check_all: CheckAll) -> Cul
     return _find_across(found, bounds[1:-1], check, check_all) if len(found) > 2 else None
 
 
-def _find_across(found: Sequence[Unit], borders: Sequence[int], check: Check, check_all: CheckAll) -> Culprit | None:
-    """What is wrong only together, and was cut apart: units around each border, fewer where rounding may hide it."""
-    reach = max(1, len(found) // (len(borders) + 1) // 2)
-    while borders and reach:
-        pieces = [found[border - reach : border + reach] for border in borders]
+def _find_across(found: Sequence[Unit], cuts: Sequence[int], check: Check, check_all: CheckAll) -> Culprit | None:
+    """What is wrong only together, and was cut apart: units around each cut, fewer where rounding may hide it."""
+    reach = max(1, len(found) // (len(cuts) + 1) // 2)
+    while cuts and reach:
+        pieces = [found[cut - reach : cut + reach] for cut in cuts]
         conformances = check_all(pieces)
         for units_across, conformance in zip(pieces, conformances, strict=True):
             if _is_wrong(conformance):
                 return find_culprit(units_across, check, len(units_across))
-        borders = [border for border, found_there in zip(borders, conformances, strict=True) if _may_hide(found_there)]
+        cuts = [cut for cut, found_there in zip(cuts, conformances, strict=True) if _may_hide(found_there)]
         reach //= 2
     return None
 
