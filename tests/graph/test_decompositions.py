@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from benchmarks.in_turns import create
 from benchmarks.networks import lowered
+from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.steps.export import export
 from tests.marks import quick_first
 
@@ -77,4 +78,15 @@ def test_a_pooling_with_another_divisor_keeps_it() -> None:
 def test_it_is_built(name: str, target: str) -> None:
     samples = [(torch.randn(1, 3, 8, 8),) for _ in range(8)]
     verdict, detail = lowered(Between(FUNCTIONS[name]).eval(), samples, create(target))
+    assert verdict == "right", detail
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_a_layer_norm_in_float16_adds_squares_in_float32(affine: bool) -> None:
+    """ExecuTorch's kernel was off by 84 times the largest value."""
+    torch.manual_seed(0)
+    norm = nn.LayerNorm(256, elementwise_affine=affine)
+    network = nn.Sequential(nn.Linear(256, 256), norm, nn.Linear(256, 4)).eval()
+    float16 = QuantizationScheme(name="float16")
+    verdict, detail = lowered(network, [(torch.randn(1, 256),) for _ in range(8)], create("xnnpack_cpu"), float16)
     assert verdict == "right", detail

@@ -15,6 +15,7 @@ from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.quantization import ObserverState
 from lowerdeck.graph.memory_formats import memory_format_of, to_memory_format
 from lowerdeck.graph.state import initial_state
+from lowerdeck.quantization.biases import make_room_for_biases
 from lowerdeck.quantization.explicit_state import stream
 from lowerdeck.quantization.histogram_search import searched_range
 from lowerdeck.quantization.pt2e import observer_state, prepare
@@ -79,6 +80,7 @@ def calibrate(
             if index == 0:
                 _check_prepared(outputs, _in_float(program, sample), quantizer)
     _check_finite(prepared)
+    make_room_for_biases(prepared)
     state, clipped = observer_state(prepared), inputs("count what is clipped")
     with HISTOGRAM_SEARCH.active(searched_range):
         return dataclasses.replace(state, ranges=activation_ranges(prepared, clipped, stream(prepared, program)))
