@@ -56,6 +56,19 @@ class Bessel(nn.Module):
         return found
 
 
+class Spread(nn.Module):
+    """Products and a double cumulative sum, which Arm's passes fail on only if all of them are in one partition."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.matrix = nn.Conv2d(3, 4, 3, padding=1), nn.Parameter(torch.randn(4, 8, 5))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = self.before(x)
+        products = (torch.einsum("bchw,cwk->bhk", y, self.matrix), torch.einsum("bchw,bcHW->bhH", y, y))
+        return products[0], y.cumsum(2).cumsum(3), products[1]
+
+
 class Pooled(nn.Module):
     """PyTorch has a kernel for it that writes to a given tensor, and ExecuTorch none."""
 
@@ -94,6 +107,14 @@ def test_a_layer_of_four_bits_that_is_kept_off_names_the_ways_out(
     write_edge_program(made.program, made.edge_config)
     with pytest.raises(ConversionError, match=r"torchao\.quantize_affine.*\n.*quantization\.keep_float"):
         convert(read_edge_program(), made.plan, backend, tmp_path)
+
+
+def test_where_only_a_long_run_fails_it_is_split_at_an_end() -> None:
+    torch.manual_seed(0)
+    verdict, detail = lowered(Spread().eval(), [(torch.randn(1, 3, 8, 8),) for _ in range(8)], create("ethos_u55_128"))
+    assert verdict == "right", detail
+    assert detail.startswith("27 of 28 operators delegated")
+    assert "the backend's compiler fails on it together with " in detail
 
 
 def test_a_softplus_that_executorch_fails_on_stays_on_the_cpu() -> None:

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 MAX_TOGETHER = 4
 """Most units of a culprit in a partition that is little worse than its bound: more have only added up their errors."""
-_MAX_UNCOMPILABLE = 16
-"""Most units of a piece that does not compile: more fail for their size. A mean over four dimensions has five."""
 _MOST_PIECES = 8
 """Pieces that a partition is divided into at once to find what rounding hides; units across their ends are a second
 lowering."""
@@ -148,8 +146,7 @@ def find_uncompilable(found: Sequence[Unit], fails: Callable[[Sequence[Unit]], b
             return [tuple(pieces)]
         half = len(pieces) // 2
         inside = [piece for part in (pieces[:half], pieces[half:]) if check(part) for piece in search(part)]
-        together = [] if inside else _without_ends(pieces, check)
-        return inside or ([tuple(together)] if len(together) <= _MAX_UNCOMPILABLE else [])
+        return inside or [tuple(_without_ends(pieces, check))]
 
     culprits = search(list(found))
     return [] if compiled == 0 and failed_alone == _ALL_FAIL else culprits

@@ -59,6 +59,10 @@ if TYPE_CHECKING:
 
 _MOST_ADDED_UP = 2.0
 """Largest error, relative to its bound, of a deep partition whose operators conform one by one."""
+_SHORT = 16
+"""Most units of a piece that does not compile, of which any may be kept off. A mean over four dimensions has five."""
+_TOGETHER = "together"
+"""Key in the values of a reason: of how many units."""
 _FAILS = {
     PartitionCompilationError: "the backend's compiler fails on",
     PartitionExecutionError: "its runtime, or its host twin, fails on what the backend's compiler makes of",
@@ -427,6 +431,9 @@ def _uncompilable(
     """
     found: dict[str, Reason] = {}
     suspected = set[tuple[str, ...]]()
+    earlier = (node.reason.values.get(_TOGETHER, 0) for node in plan.nodes if node.reason is not None)
+    # A partition that is too large would lose one operator a round.
+    has_split = any(isinstance(count, int) and count > _SHORT for count in earlier)
     for error, compiler in zip(failed, compilers, strict=True):
         report(str(error))
         parts = [part for part in replaced if part.nodes == error.nodes]
@@ -434,9 +441,14 @@ def _uncompilable(
         kept: dict[str, Reason] = {}
         for units in uncompilable_pieces(error, compiler, program.graph, tried, suspected):
             suspected |= {operators_in(units[0], program.graph)} if len(units) == 1 else set()
+            if len(units) > _SHORT and has_split:
+                continue
             message = f"{_FAILS[type(error)]} it{_together(units)}: {error.failure}"
-            reason = Reason(code=ReasonCode.NOT_COMPILED, message=message, check="convert")
-            kept |= dict.fromkeys(_cheapest(units, plan), reason)
+            values = {_TOGETHER: len(units)}
+            reason = Reason(code=ReasonCode.NOT_COMPILED, message=message, check="convert", values=values)
+            # Of a long run, only that it compiles without one of its ends is known.
+            ends = units if len(units) <= _SHORT else [units[0], units[-1]]
+            kept |= dict.fromkeys(_cheapest(ends, plan), reason)
         if not kept:
             raise _not_compiled_error(error, kept, plan) from error
         found |= kept
