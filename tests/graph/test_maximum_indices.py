@@ -61,7 +61,7 @@ def test_the_first_of_equal_values_counts(values: torch.Tensor) -> None:
     network = Scores(lambda _: 0)
     network.forward = lambda x: torch.max(x, 1)  # type: ignore[method-assign]
     dtype = str(values.dtype).removeprefix("torch.")
-    largest, index = export(network, [list(values.shape)], input_dtypes=[dtype]).module()(values)
+    largest, index = export(network, [list(values.shape)], input_dtypes=[dtype]).module()(values).values()
     assert torch.equal(index, torch.max(values, 1)[1])
     assert torch.equal(largest.nan_to_num(-1), torch.max(values, 1)[0].nan_to_num(-1))
 
