@@ -121,6 +121,7 @@ def test_operators_of_other_libraries_are_refused_with_their_place() -> None:
         lambda x: F.dropout(x, 0.3),
         lambda x: x + 0 * torch.randn_like(x),
         lambda x: F.alpha_dropout(x, 0.2, training=True),
+        lambda x: torch.cond(x.sum() > 0, lambda x: F.dropout(x, 0.3), lambda x: x + 1, (x,)),
     ],
 )
 def test_random_models_are_refused_with_the_place(function: Callable[[torch.Tensor], Any]) -> None:
@@ -140,7 +141,14 @@ def test_what_draws_nothing_is_not_random(function: Callable[[torch.Tensor], Any
     assert output_names(export(Calls(function), [[1, 4]])) == ["output"]
 
 
-@pytest.mark.parametrize("function", [lambda x: torch.fft.rfft(x).abs(), lambda x: torch.complex(x, x)])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.fft.rfft(x).abs(),
+        lambda x: torch.complex(x, x),
+        lambda x: torch.cond(x.sum() > 0, lambda x: torch.complex(x, x).abs(), lambda x: x + 1, (x,)),
+    ],
+)
 def test_complex_numbers_are_refused_with_their_place(function: Callable[[torch.Tensor], Any]) -> None:
     with pytest.raises(
         LowerdeckError, match=r"\(aten\..*test_export\.py:\d+\) has complex numbers.*\n.*two matrix products"

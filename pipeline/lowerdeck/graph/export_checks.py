@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -53,7 +53,7 @@ def check_outputs(program: ExportedProgram, name: str) -> None:
 
 def check_real(program: ExportedProgram) -> None:
     """Raise LowerdeckError where a tensor has complex numbers, for which ExecuTorch's programs have no element type."""
-    for node in program.graph.nodes:
+    for node in _nodes(program):
         values = [value for value in tree_leaves(node.meta.get("val")) if isinstance(value, torch.Tensor)]
         if any(value.dtype.is_complex for value in values):
             raise LowerdeckError(
@@ -69,11 +69,10 @@ def check_operators(program: ExportedProgram) -> None:
 
     Operators of the user's own are not: a delegate may have them, and its plugin registers them.
     """
-    graphs = [part.graph for part in program.graph_module.modules() if isinstance(part, torch.fx.GraphModule)]
-    for node in (node for graph in graphs for node in graph.nodes):
-        if isinstance(node.target, torch._ops.OpOverload) and node.target.namespace in _LIBRARIES:
+    for node, operator in _operators(program):
+        if operator.namespace in _LIBRARIES:
             raise LowerdeckError(
-                f"{described_node(node)} is an operator of the library {node.target.namespace!r}, which ExecuTorch has "
+                f"{described_node(node)} is an operator of the library {operator.namespace!r}, which ExecuTorch has "
                 "no kernels for\nWrite it with PyTorch's own functions, or compute it behind the program: "
                 "`task: detection` decodes and suppresses boxes there"
             )
@@ -81,10 +80,8 @@ def check_operators(program: ExportedProgram) -> None:
 
 def check_not_random(program: ExportedProgram) -> None:
     """Raise LowerdeckError where an operator draws numbers: no two calls of such a program would agree."""
-    for node in program.graph.nodes:
-        if not isinstance(node.target, torch._ops.OpOverload):
-            continue
-        if torch.Tag.nondeterministic_seeded not in node.target.tags or _draws_nothing(node):
+    for node, operator in _operators(program):
+        if torch.Tag.nondeterministic_seeded not in operator.tags or _draws_nothing(node, operator):
             continue
         raise LowerdeckError(
             f"{described_node(node)} is random, also in eval mode, so that nothing can be compared with what it "
@@ -93,10 +90,22 @@ def check_not_random(program: ExportedProgram) -> None:
         )
 
 
-def _draws_nothing(node: torch.fx.Node) -> bool:
+def _nodes(program: ExportedProgram) -> Iterator[torch.fx.Node]:
+    """All nodes, also in the branches of torch.cond and in the bodies of loops."""
+    for part in program.graph_module.modules():
+        if isinstance(part, torch.fx.GraphModule):
+            yield from part.graph.nodes
+
+
+def _operators(program: ExportedProgram) -> Iterator[tuple[torch.fx.Node, torch._ops.OpOverload]]:
+    for node in _nodes(program):
+        if isinstance(node.target, torch._ops.OpOverload):
+            yield node, node.target
+
+
+def _draws_nothing(node: torch.fx.Node, operator: torch._ops.OpOverload) -> bool:
     """Whether the arguments of a random operator say that it is not training, or that its probability is 0."""
-    assert isinstance(node.target, torch._ops.OpOverload), "only these have tags"
-    arguments = node.target._schema.arguments
+    arguments = operator._schema.arguments
     values = {argument.name: argument.default_value for argument in arguments}
     values |= {argument.name: value for argument, value in zip(arguments, node.args, strict=False)} | dict(node.kwargs)
     return any(values.get(name, True) in (False, 0) for name in (*_TRAINING, *_PROBABILITY))
