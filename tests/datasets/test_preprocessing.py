@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from lowerdeck.contracts.errors import ConfigurationError
+from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.datasets.preprocessing import (
     PIXEL_SCALE,
     check_channels,
     check_crop,
     check_normalisation,
     check_resize,
+    decoded_image,
     image_pixels,
     image_shape,
     normalised,
@@ -99,6 +101,18 @@ class TestModes:
 
     def test_grey_to_three_channels(self) -> None:
         assert image_pixels(numbered(2, 1), (3, 1, 2), None, "bilinear").tolist() == [[[0, 1]]] * 3
+
+    @pytest.mark.parametrize("name", ["grey.png", "grey.tiff", "grey.pgm"])
+    def test_16_bits_are_scaled(self, name: str, tmp_path: Path) -> None:
+        Image.fromarray(np.array([[0, 300, 257 * 100, 65535]], dtype=np.uint16)).save(tmp_path / name)
+        for channels in (1, 3):
+            pixels = image_pixels(decoded_image(tmp_path / name), (channels, 1, 4), None, "nearest")
+            assert pixels.tolist() == [[[0, 1, 100, 255]]] * channels
+
+    def test_floats_are_refused(self, tmp_path: Path) -> None:
+        Image.fromarray(np.ones((4, 4), dtype=np.float32)).save(tmp_path / "depth.tiff")
+        with pytest.raises(LowerdeckError, match=r"depth\.tiff has floats of 32 bits.*a dataset of arrays"):
+            image_pixels(decoded_image(tmp_path / "depth.tiff"), (1, 4, 4), None, "nearest")
 
     def test_grey_is_repeated_before_the_rows(self) -> None:
         pixels = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)

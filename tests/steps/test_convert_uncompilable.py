@@ -56,6 +56,19 @@ class Bessel(nn.Module):
         return found
 
 
+class Generated(nn.Module):
+    """A convolution whose weights the network computes from its input, as dynamic filters do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.weights = nn.Conv2d(8, 8, 3, padding=1), nn.Linear(8, 8 * 8 * 9)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.relu(self.before(x))
+        weights = self.weights(y.mean((2, 3))).view(8, 8, 3, 3)
+        return torch.relu(torch.conv2d(y, weights, padding=1))
+
+
 class Spread(nn.Module):
     """Products and a double cumulative sum, which Arm's passes fail on only if all of them are in one partition."""
 
@@ -115,6 +128,22 @@ def test_where_only_a_long_run_fails_it_is_split_at_an_end() -> None:
     assert verdict == "right", detail
     assert detail.startswith("27 of 28 operators delegated")
     assert "the backend's compiler fails on it together with " in detail
+
+
+def test_a_layer_with_computed_weights_stays_in_float_on_xnnpack() -> None:
+    """XNNPACKQuantizer gives each channel a scale of float32, where ExecuTorch's kernel ends the process."""
+    drawn = [(torch.randn(SHAPE, generator=torch.Generator().manual_seed(seed)),) for seed in range(8)]
+    verdict, detail = lowered(Generated().eval(), drawn, create("xnnpack_cpu"))
+    assert verdict == "right", detail
+
+
+def test_a_kernel_that_ends_its_process_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lowerdeck.backends.xnnpack.quantizer._has_computed_weight", lambda node: False)
+    drawn = [(torch.randn(SHAPE, generator=torch.Generator().manual_seed(seed)),) for seed in range(8)]
+    with pytest.raises(
+        ConversionError, match=r"ends its process on a kernel that computes quantized_decomposed_quantize_per_channel"
+    ):
+        lowered(Generated().eval(), drawn, create("xnnpack_cpu"))
 
 
 def test_a_softplus_that_executorch_fails_on_stays_on_the_cpu() -> None:

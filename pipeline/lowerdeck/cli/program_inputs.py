@@ -15,7 +15,7 @@ import torch
 
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.lowering import ProgramTensor
-from lowerdeck.datasets.preprocessing import decoded_image
+from lowerdeck.datasets.preprocessing import decoded_image, with_8_bits
 from lowerdeck.formats.numpy_files import read_npy, read_npz
 from lowerdeck.formats.regular_files import check_regular
 from lowerdeck.runtime.floats import to_program
@@ -174,7 +174,7 @@ def _image(path: Path, info: ValueInfo, normalization: Normalization) -> torch.T
         constants[name] = torch.tensor(values, dtype=torch.float32).reshape(1, -1, 1, 1)
     if not bool((constants["std"] > 0).all()):
         raise LowerdeckError("--std needs values above 0")
-    decoded = decoded_image(path).convert("L" if channels == 1 else "RGB")
+    decoded = with_8_bits(decoded_image(path), channels)
     height, width = info.shape[2:]
     resized = np.array(decoded.resize((width, height), Image.Resampling.BILINEAR), dtype=np.float32) / 255
     pixels = torch.from_numpy(resized.reshape(1, height, width, channels)).permute(0, 3, 1, 2)

@@ -212,6 +212,25 @@ def decoded_image(path: Path) -> Image.Image:
         raise LowerdeckError(f"image {path} cannot be decoded: {reason}; repair or remove it") from error
 
 
+def with_8_bits(image: Image.Image, channels: int) -> Image.Image:
+    """An image as grey (1 channel) or RGB (3 channels) of 8 bits; 16 bits are scaled, where Pillow would clip them.
+
+    Raises:
+        LowerdeckError: its numbers have 32 bits, which no brightness corresponds to.
+    """
+    from PIL import Image
+
+    if image.mode.startswith("I;16") or (image.mode, image.format) == ("I", "PPM"):
+        image = Image.fromarray(((np.asarray(image).astype(np.uint32) + 128) // 257).astype(np.uint8))
+    elif image.mode in ("I", "F"):
+        name = getattr(image, "filename", "") or "an image"
+        raise LowerdeckError(
+            f"{name} has {'integers' if image.mode == 'I' else 'floats'} of 32 bits, and nothing says which of them "
+            "are black and white; store 8 or 16 bits, or give the numbers to a dataset of arrays"
+        )
+    return image.convert("L" if channels == 1 else "RGB")
+
+
 def image_pixels(
     image: Image.Image,
     shape: tuple[int, int, int],
@@ -235,7 +254,7 @@ def image_pixels(
     """
     channels, height, width = shape
     where = placement(image.size, (height, width), resize, fit)
-    image = placed(image.convert("L" if channels == 1 else "RGB"), where, interpolation, fill)
+    image = placed(with_8_bits(image, channels), where, interpolation, fill)
     pixels = np.asarray(image, dtype=np.uint8)
     return pixels[np.newaxis] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
 

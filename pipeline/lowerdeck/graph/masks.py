@@ -6,8 +6,9 @@ the scores, and kernels that convert infinity to an integer do not agree on the 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -93,13 +94,20 @@ def constants(program: ExportedProgram, *, may_be_trained: bool = False) -> dict
         if target is not None and target not in state:
             found[node] = partial(_stored, program, target)
         elif _is_function(node) and found.keys() >= set(node.all_input_nodes):
-            found[node] = partial(_computed, node, found)
+            found[node] = cache(partial(_computed, node, found))
     return found
 
 
 def _is_function(node: Node) -> bool:
-    """Whether it calls an operator that returns one tensor, always the same, and writes to none that others read."""
-    if not isinstance(node.target, torch._ops.OpOverload) or not isinstance(node.meta.get("val"), torch.Tensor):
+    """Whether it calls an operator that returns tensors, always the same, and writes to none that others read."""
+    results = node.meta.get("val")
+    if not all(
+        isinstance(each, torch.Tensor) for each in (results if isinstance(results, (tuple, list)) else [results])
+    ):
+        return False
+    if node.target is operator.getitem:
+        return True
+    if not isinstance(node.target, torch._ops.OpOverload):
         return False
     if node.target._schema.is_mutable:
         return _fills_its_own(node)

@@ -8,6 +8,7 @@ from lowerdeck.graph import outputs
 from lowerdeck.graph.adaptive_pooling import fix_adaptive_max_pooling
 from lowerdeck.graph.attention import attention_as_products
 from lowerdeck.graph.branches import numbers_as_tensors
+from lowerdeck.graph.constant_folding import fold_constants
 from lowerdeck.graph.cropping import crop_by_slices
 from lowerdeck.graph.decompositions import average_slopes, decompose_rare_operators
 from lowerdeck.graph.einsum import einsum_as_products
@@ -46,6 +47,7 @@ def trace(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...], dynamic_shap
     store_buffers(traced)
     average_slopes(traced)
     traced = without_hidden_writes(traced)
+    fold_constants(traced)
     fix_adaptive_max_pooling(traced)
     einsum_as_products(traced)
     decompose_rare_operators(traced)

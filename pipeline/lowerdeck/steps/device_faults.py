@@ -11,9 +11,10 @@ from lowerdeck.conformance.kernel_calls import Deviation, deviating_calls
 from lowerdeck.conformance.partitions import Inputs
 from lowerdeck.contracts.errors import ConversionError, ProgramError
 from lowerdeck.contracts.plan import DelegationPlan, listed
-from lowerdeck.formats.pte import Delegate, Method, read_pte
+from lowerdeck.formats.pte import Delegate, KernelCall, Method, read_pte
 from lowerdeck.runtime.floats import FloatProgram
 from lowerdeck.runtime.interpreter import Twin
+from lowerdeck.runtime.probe import native_crash
 from lowerdeck.steps.convert import Converted
 
 if TYPE_CHECKING:
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 _FAILED_CALL = re.compile(r"KernelCall failed at instruction 0:(\d+)")
-"""In the messages of ExecuTorch's runtime."""
+_FUNCTION = re.compile(r"In function (\w+?)(?:_out)?\(\)")
+"""Both in the messages of ExecuTorch's runtime."""
 
 
 def missing_operators(converted: Converted, plan: DelegationPlan) -> list[str]:
@@ -59,6 +61,8 @@ def refused_calls(
             f"ExecuTorch's kernel {fault.operator}, which {_computes(converted, fault.instruction, plan)}, {fault.what}"
             for fault in faults
         ]
+    if crash := _crash(converted, plan):
+        return [crash]
     try:
         program.first_call(*sample)
     except ProgramError as error:
@@ -67,6 +71,25 @@ def refused_calls(
             raise
         return [f"ExecuTorch's runtime fails on a kernel that {_computes(converted, int(failed[1]), plan)}: {error}"]
     return []
+
+
+def _crash(converted: Converted, plan: DelegationPlan) -> str | None:
+    """The kernel that ends a process, before it ends this one; delegates have been executed alone by then."""
+    method = _forward(converted)
+    calls = {
+        method.operators[each.operator]: index
+        for index, each in reversed(list(enumerate(method.chains[0])))
+        if isinstance(each, KernelCall)
+    }
+    crash = native_crash(converted.program, [method]) if calls else None
+    if crash is None:
+        return None
+    function = _FUNCTION.search(crash)
+    found = [
+        index for name, index in calls.items() if function and name.rpartition("::")[2].split(".")[0] == function[1]
+    ]
+    computes = [which for index in found if (which := _computes(converted, index, plan))]
+    return f"ExecuTorch's runtime ends its process{f' on a kernel that {computes[0]}' if computes else ''}: {crash}"
 
 
 def deviations(

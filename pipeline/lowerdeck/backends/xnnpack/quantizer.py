@@ -16,6 +16,12 @@ from lowerdeck.compat.xnnpack import ANNOTATORS
 if TYPE_CHECKING:
     from torch.fx import GraphModule, Node
 
+_aten = torch.ops.aten
+_LAYERS = (
+    *(_aten.linear.default, _aten.conv1d.default, _aten.conv2d.default, _aten.conv1d.padding, _aten.conv2d.padding),
+    *(_aten.conv_transpose1d.default, _aten.conv_transpose2d.input),
+)
+
 
 class SparingQuantizer(XNNPACKQuantizer):  # type: ignore[misc]  # ExecuTorch is untyped
     """XNNPACKQuantizer for calibration, before which prepare_pt2e folds batch norms into convolutions.
@@ -44,6 +50,9 @@ class SparingQuantizer(XNNPACKQuantizer):  # type: ignore[misc]  # ExecuTorch is
         with ANNOTATORS.active(annotators):
             annotated: GraphModule = super().annotate(model)
         for node in annotated.graph.nodes:
+            if _has_computed_weight(node):
+                # Its scales would be computed, too, in float32, where ExecuTorch's kernel ends the process.
+                node.meta.pop(Q_ANNOTATION_KEY, None)
             if _pads_with_zeros(node) and _output_is_quantized(node.args[0]) and Q_ANNOTATION_KEY not in node.meta:
                 # XNNPACK pads integers only into integers, and every range that is observed includes 0.
                 shared = SharedQuantizationSpec(node.args[0])
@@ -54,9 +63,14 @@ class SparingQuantizer(XNNPACKQuantizer):  # type: ignore[misc]  # ExecuTorch is
         return annotated
 
 
+def _has_computed_weight(node: Node) -> bool:
+    weight = node.args[1] if node.target in _LAYERS else None
+    return isinstance(weight, torch.fx.Node) and weight.op != "get_attr"
+
+
 def _pads_with_zeros(node: Node) -> bool:
     return (
-        node.target == torch.ops.aten.pad.default
+        node.target == _aten.pad.default
         and node.args[2:3] in ((), ("constant",))
         and not any(node.args[3:])  # the number, if it is given
     )
