@@ -13,13 +13,18 @@ def main() -> None:
     from lowerdeck.artifacts.files import write_json, write_text
     from lowerdeck.config.compose import compose, render
     from lowerdeck.config.flavor import check_installed
+    from lowerdeck.config.yaml_text import plain_values
     from lowerdeck.fingerprints.closures import stage_code
+    from lowerdeck.fingerprints.data import unwatched
 
     config = compose(Path("params.yaml"), Path("conf"))
     check_installed(config)
     code = stage_code(asdict(config), Path.cwd())
     write_text(paths.CONFIG, render(config))
     write_json(paths.CODE, code)
+    watched = plain_values(Path("dvc.yaml").read_text(encoding="utf-8"))["stages"]["compose"]["deps"]
+    for path in unwatched([asdict(config.model), asdict(config.dataset)], watched):
+        print(f"compose: DVC does not notice changes of {path}; list it in dvc.yaml under the deps of compose")
     print(f"compose: {config.model.name} on {config.dataset.name}, {config.quantization.name}, {config.target.name}")
 
 

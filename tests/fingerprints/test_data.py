@@ -15,6 +15,7 @@ from lowerdeck.fingerprints.data import (
     files_digest,
     model_digest,
     text_digest,
+    unwatched,
 )
 
 
@@ -57,13 +58,38 @@ def test_a_model_is_its_checkpoint_and_its_factorys_source(
     monkeypatch.syspath_prepend(tmp_path)
     factory = tmp_path / "a_factory.py"
     factory.write_text("def build(): ...\n")
-    weights = str(files["a"])
-    before = model_digest(weights, "a_factory:build")
-    assert model_digest(weights, None) != before != model_digest(None, "a_factory:build")
+    weights, made = str(files["a"]), {"factory": "a_factory:build"}
+    before = model_digest(weights, made)
+    assert model_digest(weights, {}) != before != model_digest(None, made)
     factory.write_text("def build(): return 1\n")
-    edited = model_digest(weights, "a_factory:build")
+    edited = model_digest(weights, made)
     assert edited != before
     files["a"].write_text("other weights")
-    assert model_digest(weights, "a_factory:build") != edited
-    assert model_digest("IMAGENET1K_V1", None) == text_digest("IMAGENET1K_V1")
-    assert model_digest(None, None) == model_digest(None, "no_such_module:build") == text_digest("")
+    assert model_digest(weights, made) != edited
+    assert model_digest("IMAGENET1K_V1", {}) == text_digest("IMAGENET1K_V1")
+    assert model_digest(None, {}) == model_digest(None, {"factory": "no_such_module:build"}) == text_digest("")
+
+
+def test_files_that_a_models_options_name_count(tmp_path: Path) -> None:
+    anchors, folder = tmp_path / "anchors.txt", tmp_path / "tables"
+    anchors.write_text("1 2")
+    folder.mkdir()
+    (folder / "a.txt").write_text("1")
+    options = {"kwargs": {"anchors": str(anchors), "more": [{"tables": str(folder)}], "mode": "x" * 5000, "n": 3}}
+    before = model_digest(None, options)
+    anchors.write_text("1 3")
+    edited = model_digest(None, options)
+    (folder / "a.txt").write_text("2")
+    assert len({before, edited, model_digest(None, options)}) == 3
+
+
+def test_what_dvc_does_not_watch_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("data/inputs/pictures", "elsewhere/pictures", "pictures"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "weights.pt").touch()
+    options = {"root": "data/inputs/pictures", "other": [str(tmp_path / "elsewhere/pictures")], "word": "pictures"}
+    assert unwatched({**options, "weights": "weights.pt"}, ["data/inputs", "conf"]) == [
+        str(tmp_path / "elsewhere/pictures"),
+        "weights.pt",
+    ]

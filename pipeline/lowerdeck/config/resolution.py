@@ -95,7 +95,7 @@ def resolved(config: Config, conf_dir: Path) -> Config:
         model=dataclasses.replace(
             config.model,
             options=dataclasses.asdict(options.model),
-            fingerprint=data.model_digest(config.model.weights, getattr(options.model, "factory", None)),
+            fingerprint=data.model_digest(config.model.weights, dataclasses.asdict(options.model)),
         ),
         quantization=options.quantization,
         task=dataclasses.replace(config.task, options=dataclasses.asdict(options.task)),

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from lowerdeck.compat.terminal import progress_bar
 from lowerdeck.contracts.errors import LowerdeckError
@@ -58,21 +59,58 @@ def contents_digest(paths: Iterable[Path]) -> str | None:
     return array_digest(contents) if contents else None
 
 
-def model_digest(weights: str | None, factory: str | None) -> str:
-    """SHA-256 over the file or folder at `weights`, or over that name, and the source of `factory` (`module:name`)."""
-    total = hashlib.sha256()
+def model_digest(weights: str | None, options: Mapping[str, Any]) -> str:
+    """SHA-256 over what a model is made of.
+
+    Args:
+        weights: A file, a folder or a name.
+        options: Those of the model; the source of `factory` (`module:name`) counts, and the contents of all files and
+            folders that they name.
+    """
+    total, factory = hashlib.sha256(), options.get("factory")
     if weights is not None:
-        path = Path(weights)
-        if path.is_dir():
-            files = {file.relative_to(path).as_posix(): file for file in path.rglob("*") if file.is_file()}
-            total.update(files_digest(files).encode())
-        else:
-            total.update(path.read_bytes() if path.is_file() else weights.encode())
+        total.update(_contents(Path(weights)) or weights.encode())
     if factory is not None:
         spec = importlib.util.find_spec(factory.partition(":")[0])
         if spec is not None and spec.origin is not None and Path(spec.origin).is_file():
             total.update(Path(spec.origin).read_bytes())
+    for path in map(Path, filter(_names_a_file, _texts(options))):
+        total.update(_contents(path) or b"")
     return total.hexdigest()
+
+
+def unwatched(values: Any, watched: Iterable[str]) -> list[str]:
+    """The files and folders that options name outside of the `watched` ones, all relative to the current folder."""
+    folders = [Path(each).resolve() for each in watched]
+    named = {text: Path(text).resolve() for text in _texts(values) if _names_a_file(text)}
+    return sorted(text for text, path in named.items() if not any(path.is_relative_to(each) for each in folders))
+
+
+def _contents(path: Path) -> bytes | None:
+    """What a file holds, or a digest of a folder's files; None for what is neither."""
+    if path.is_dir():
+        files = {file.relative_to(path).as_posix(): file for file in path.rglob("*") if file.is_file()}
+        return files_digest(files).encode()
+    return path.read_bytes() if path.is_file() else None
+
+
+def _names_a_file(text: str) -> bool:
+    """Whether an option names a file, or a folder by a path: a word such as `data` may mean anything else."""
+    try:
+        return Path(text).is_file() or ("/" in text.strip("./") and Path(text).is_dir())
+    except (OSError, ValueError):  # too long for a path, or a null character
+        return False
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from _texts(each)
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _texts(each)
 
 
 def array_digest(parts: Iterable[bytes]) -> str:
