@@ -17,6 +17,7 @@ from lowerdeck.graph.masks import bound_masks
 from lowerdeck.graph.maximum_indices import separate_maximum_indices
 from lowerdeck.graph.recurrent_layers import RecurrentAsLinear
 from lowerdeck.graph.state import store_buffers, without_hidden_writes
+from lowerdeck.graph.views import ViewsAsCopies
 
 if TYPE_CHECKING:
     import torch
@@ -37,7 +38,7 @@ def trace(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...], dynamic_shap
             has the reason, and what to change.
         Exception: whatever torch.export, or the model's own code, raises.
     """
-    with RecurrentAsLinear():
+    with ViewsAsCopies(), RecurrentAsLinear():
         traced = outputs.traced(model, inputs, dynamic_shapes)
     check_outputs(traced, type(model).__name__)
     check_operators(traced)
