@@ -41,6 +41,7 @@ FUNCTIONS: dict[str, _Function] = {
     "hypot": lambda y, w: torch.hypot(y, y.mT),
     "ldexp": lambda y, w: torch.ldexp(y, torch.tensor(2)),
     "take_along_dim": lambda y, w: torch.take_along_dim(y, torch.arange(8).flip(0).view(1, 1, 8, 1), -2),
+    "one_hot": lambda y, w: F.one_hot(y.argmax(1), 5) + w[0, 0],
     "rrelu": lambda y, w: F.rrelu(y, upper=0.25),
     "rrelu in place": lambda y, w: F.rrelu(y * 2, inplace=True),
     "rrelu of a written slice": lambda y, w: F.rrelu(_doubled_first_row(y), 0.1, 0.3),
@@ -65,6 +66,16 @@ class Between(nn.Module):
 def test_a_decomposed_operator_has_its_result(name: str) -> None:
     network, x = Between(FUNCTIONS[name]).eval(), torch.randn(1, 3, 8, 8)
     torch.testing.assert_close(export(network, [[1, 3, 8, 8]]).module()(x), network(x), rtol=1e-5, atol=1e-5)
+
+
+def test_assertions_about_values_are_dropped() -> None:
+    class Asserting(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            torch._assert_async(x.abs().max() < 100, "too large")
+            return x + 1
+
+    names = [node.target for node in export(Asserting(), [[1, 4]]).graph.nodes if node.op == "call_function"]
+    assert names == [torch.ops.aten.add.Tensor]
 
 
 def test_a_pooling_with_another_divisor_keeps_it() -> None:

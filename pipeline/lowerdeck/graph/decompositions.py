@@ -40,6 +40,16 @@ def decompose_rare_operators(program: ExportedProgram) -> None:
             replace_by(node, _layer_norm)
 
 
+def drop_assertions(program: ExportedProgram) -> None:
+    """Remove assertions about values from an ATen program: no device could report them, and no delegate takes them."""
+    assertions = [node for node in program.graph.nodes if node.target in _ASSERTIONS]
+    for node in assertions:
+        program.graph.erase_node(node)
+    if assertions:
+        program.graph.eliminate_dead_code()
+        program.graph_module.recompile()
+
+
 def average_slopes(program: ExportedProgram) -> None:
     """Make leaky ReLUs of the randomized ones (RReLU) of an ATen program, which they are unless trained.
 
@@ -91,6 +101,11 @@ def _bilinear(left: _Tensor, right: _Tensor, weight: _Tensor, bias: _Tensor | No
     return result if bias is None else result + bias
 
 
+def _one_hot(indices: _Tensor, num_classes: int) -> _Tensor:
+    """Without the assertions about the indices in PyTorch's decomposition."""
+    return (indices[..., None] == torch.arange(num_classes)).to(torch.int64)
+
+
 def _round(x: _Tensor, *, decimals: int) -> _Tensor:
     return torch.round(x * 10.0**decimals) / 10.0**decimals
 
@@ -130,6 +145,7 @@ def _layer_norm(
     return result if bias is None else result + bias
 
 
+_ASSERTIONS = (_aten._assert_async.default, _aten._assert_async.msg)
 _RANDOMIZED: dict[object, Any] = {
     _aten.rrelu.default: _aten.leaky_relu.default,
     _aten.rrelu_.default: _aten.leaky_relu_.default,
@@ -142,6 +158,7 @@ _DEFINITIONS: dict[object, Callable[..., _Tensor]] = {
     _aten.exp2.default: lambda x: torch.pow(2.0, x),
     _aten.hypot.default: lambda x, y: torch.sqrt(x * x + y * y),
     _aten.ldexp.Tensor: lambda x, exponent: x * torch.pow(2.0, exponent),
+    _aten.one_hot.default: _one_hot,
     _aten.round.decimals: _round,
     _aten.take_along_dim.default: _take_along_dim,
 }

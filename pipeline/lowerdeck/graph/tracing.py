@@ -10,7 +10,7 @@ from lowerdeck.graph.attention import attention_as_products
 from lowerdeck.graph.branches import numbers_as_tensors
 from lowerdeck.graph.constant_folding import fold_constants
 from lowerdeck.graph.cropping import crop_by_slices
-from lowerdeck.graph.decompositions import average_slopes, decompose_rare_operators
+from lowerdeck.graph.decompositions import average_slopes, decompose_rare_operators, drop_assertions
 from lowerdeck.graph.einsum import einsum_as_products
 from lowerdeck.graph.export_checks import check_not_random, check_operators, check_outputs, check_real
 from lowerdeck.graph.masks import bound_masks
@@ -47,6 +47,7 @@ def trace(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...], dynamic_shap
     traced = outputs.with_plain_containers(traced)
     store_buffers(traced)
     average_slopes(traced)
+    drop_assertions(traced)
     traced = without_hidden_writes(traced)
     fold_constants(traced)
     fix_adaptive_max_pooling(traced)
