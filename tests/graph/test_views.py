@@ -43,7 +43,8 @@ class WrittenElsewhere(LeNet):
         y = self.convolution(x)
         rows = y.view(-1, 2, 2).sum(1)
         rows[0] *= 2
-        return rows
+        result: torch.Tensor = rows + 1
+        return result
 
 
 @pytest.mark.parametrize("network", [LeNet, WrittenElsewhere])
@@ -65,7 +66,8 @@ def test_writing_into_such_a_view_is_refused_with_the_ways_out() -> None:
 def test_sizes_that_do_not_fit_are_reported_as_ever() -> None:
     class Wrong(LeNet):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.convolution(x).view(7, -1)
+            result: torch.Tensor = self.convolution(x).view(7, -1)
+            return result
 
     with pytest.raises(LowerdeckError, match="shape"):
         export(Wrong().eval(), [SHAPE], memory_format="channels_last")

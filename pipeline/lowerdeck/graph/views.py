@@ -62,4 +62,4 @@ def _writes(func: Any) -> bool:
 def _share_memory(written: Any, copy: torch.Tensor) -> bool:
     if not isinstance(written, torch.Tensor):
         return False
-    return written.untyped_storage()._cdata == copy.untyped_storage()._cdata
+    return bool(written.untyped_storage()._cdata == copy.untyped_storage()._cdata)

@@ -20,6 +20,7 @@ from lowerdeck.quantization.explicit_state import stream
 from lowerdeck.quantization.histogram_search import searched_range
 from lowerdeck.quantization.pt2e import observer_state, prepare
 from lowerdeck.quantization.ranges import activation_ranges, observed_modules
+from lowerdeck.quantization.small_ranges import refine_small_steps
 from lowerdeck.quantization.training import Training, train
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ def calibrate(
             if index == 0:
                 _check_prepared(outputs, _in_float(program, sample), quantizer)
     _check_finite(prepared)
+    refine_small_steps(prepared)
     make_room_for_biases(prepared)
     state, clipped = observer_state(prepared), inputs("count what is clipped")
     with HISTOGRAM_SEARCH.active(searched_range):
