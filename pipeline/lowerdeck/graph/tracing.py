@@ -14,7 +14,7 @@ from lowerdeck.graph.decompositions import average_slopes, decompose_rare_operat
 from lowerdeck.graph.einsum import einsum_as_products
 from lowerdeck.graph.export_checks import check_not_random, check_operators, check_outputs, check_real
 from lowerdeck.graph.masks import bound_masks
-from lowerdeck.graph.maximum_indices import separate_maximum_indices
+from lowerdeck.graph.paired_results import separate_pairs
 from lowerdeck.graph.recurrent_layers import RecurrentAsLinear
 from lowerdeck.graph.state import store_buffers, without_hidden_writes
 from lowerdeck.graph.views import ViewsAsCopies
@@ -54,7 +54,7 @@ def trace(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...], dynamic_shap
     einsum_as_products(traced)
     decompose_rare_operators(traced)
     numbers_as_tensors(traced)
-    separate_maximum_indices(traced)
+    separate_pairs(traced)
     attention_as_products(traced)
     bound_masks(traced)
     crop_by_slices(traced)

@@ -48,7 +48,7 @@ def export(
 
     shapes_to_trace, dynamic_shapes = traced_shapes(input_shapes, dynamic_dimensions)
     dtypes = [getattr(torch, name) for name in input_dtypes] or [torch.float32] * len(shapes_to_trace)
-    zeros = tuple(torch.zeros(*shape, dtype=dtype) for shape, dtype in zip(shapes_to_trace, dtypes, strict=True))
+    zeros = tuple(torch.zeros(shape, dtype=dtype) for shape, dtype in zip(shapes_to_trace, dtypes, strict=True))
     example_inputs = to_memory_format(zeros, memory_format or "contiguous")
     sample = _sample(shapes_to_trace, dtypes)
     try:
@@ -77,7 +77,7 @@ def _sample(shapes: Sequence[Sequence[int]], dtypes: Sequence[torch.dtype]) -> l
 
     generator = torch.Generator().manual_seed(0)
     return [
-        torch.randn(*shape, generator=generator).to(dtype)
+        torch.randn(shape, generator=generator).to(dtype)
         if dtype.is_floating_point
         else torch.randint(0, 2, tuple(shape), generator=generator).to(dtype)
         for shape, dtype in zip(shapes, dtypes, strict=True)
