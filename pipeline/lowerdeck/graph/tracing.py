@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
+from lowerdeck.contracts.backends import MemoryFormat
 from lowerdeck.graph import outputs
 from lowerdeck.graph.adaptive_pooling import fix_adaptive_max_pooling
 from lowerdeck.graph.attention import attention_as_products
 from lowerdeck.graph.branches import numbers_as_tensors
+from lowerdeck.graph.channels_last import ChannelsLast
 from lowerdeck.graph.constant_folding import fold_constants
 from lowerdeck.graph.cropping import crop_by_slices
 from lowerdeck.graph.decompositions import average_slopes, decompose_rare_operators, drop_assertions
@@ -17,20 +20,25 @@ from lowerdeck.graph.masks import bound_masks
 from lowerdeck.graph.paired_results import separate_pairs
 from lowerdeck.graph.recurrent_layers import RecurrentAsLinear
 from lowerdeck.graph.state import store_buffers, without_hidden_writes
-from lowerdeck.graph.views import ViewsAsCopies
 
 if TYPE_CHECKING:
     import torch
     from torch.export import ExportedProgram
 
 
-def trace(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...], dynamic_shapes: Any = None) -> ExportedProgram:
+def trace(
+    model: torch.nn.Module,
+    inputs: tuple[torch.Tensor, ...],
+    dynamic_shapes: Any = None,
+    memory_format: MemoryFormat = "contiguous",
+) -> ExportedProgram:
     """The ATen program of `model`, with what no backend lowers rewritten.
 
     Args:
         model: In eval mode.
         inputs: Examples of them.
         dynamic_shapes: As torch.export takes them.
+        memory_format: That of inputs with four dimensions, which other tensors shall have, too.
 
     Raises:
         LowerdeckError: the model returns other things than tensors in containers, calls operators of torchvision,
@@ -38,7 +46,7 @@ def trace(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...], dynamic_shap
             has the reason, and what to change.
         Exception: whatever torch.export, or the model's own code, raises.
     """
-    with ViewsAsCopies(), RecurrentAsLinear():
+    with ChannelsLast() if memory_format == "channels_last" else nullcontext(), RecurrentAsLinear():
         traced = outputs.traced(model, inputs, dynamic_shapes)
     check_outputs(traced, type(model).__name__)
     check_operators(traced)

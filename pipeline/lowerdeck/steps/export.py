@@ -53,7 +53,7 @@ def export(
     sample = _sample(shapes_to_trace, dtypes)
     try:
         with torch.no_grad(), fast_graph_passes():
-            program = trace(model.eval(), example_inputs, dynamic_shapes)
+            program = trace(model.eval(), example_inputs, dynamic_shapes, memory_format or "contiguous")
         check_no_hidden_state(model, written_attributes(model, sample), program, sample)
         found = try_sizes(program, dynamic_dimensions) if dynamic_dimensions else None
     except LowerdeckError:

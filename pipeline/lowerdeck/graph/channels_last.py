@@ -1,4 +1,4 @@
-"""Views that a model takes of memory which it expects to be contiguous, and which its target wants channels-last."""
+"""Models that are written for contiguous memory, on targets that want it channels-last, as Cortex-M do."""
 
 from __future__ import annotations
 
@@ -11,11 +11,18 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from lowerdeck.contracts.errors import LowerdeckError
 
+_OF_IMAGES = (
+    *("conv2d", "conv_transpose2d", "avg_pool2d", "max_pool2d", "adaptive_avg_pool2d", "max_pool2d_with_indices"),
+)
 
-class ViewsAsCopies(TorchFunctionMode):
-    """While it is active, `x.view(...)` of memory that has no such view copies, as `x.reshape(...)` does.
 
-    `x.view(x.size(0), -1)` behind a convolution, as of LeNet, is right for contiguous memory alone.
+class ChannelsLast(TorchFunctionMode):
+    """While it is active, a model may do with channels-last memory what it does with contiguous memory.
+
+    - `x.view(...)` of memory that has no such view copies, as `x.reshape(...)` does: `x.view(x.size(0), -1)` behind a
+      convolution, as of LeNet, is right for contiguous memory alone.
+    - Convolutions and poolings get copies of contiguous tensors, such as a concatenation with constants or a reshaped
+      linear layer's result. Their own results, and whatever follows, would be contiguous as well.
     """
 
     def __init__(self) -> None:
@@ -35,10 +42,21 @@ class ViewsAsCopies(TorchFunctionMode):
                 "the model writes into x.view(...) of channels-last memory, which has no such view; write into a slice "
                 "of x itself, or set model.memory_format: contiguous"
             )
+        if getattr(func, "__name__", "") in _OF_IMAGES and args and _is_contiguous_image(args[0]):
+            return func(args[0].contiguous(memory_format=torch.channels_last), *args[1:], **(kwargs or {}))
         if func is not torch.Tensor.view or kwargs or _has_view(*args):
             return func(*args, **(kwargs or {}))
         self._copies.append(args[0].reshape(*args[1:]))
         return self._copies[-1]
+
+
+def _is_contiguous_image(x: Any) -> bool:
+    return (
+        isinstance(x, torch.Tensor)
+        and x.ndim == 4
+        and x.is_floating_point()
+        and not x.is_contiguous(memory_format=torch.channels_last)
+    )
 
 
 def _has_view(x: torch.Tensor, *shape: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Models that take views of what their target wants channels-last."""
+"""Models that are written for contiguous memory, on targets that want it channels-last."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks.in_turns import create
+from benchmarks.networks import lowered
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.steps.export import export
 
@@ -71,3 +73,40 @@ def test_sizes_that_do_not_fit_are_reported_as_ever() -> None:
 
     with pytest.raises(LowerdeckError, match="shape"):
         export(Wrong().eval(), [SHAPE], memory_format="channels_last")
+
+
+class Decoder(nn.Module):
+    """A linear layer's result becomes an image: float32 [1 x 6] -> [1 x 4 x 4 x 4]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.first = nn.Linear(6, 8 * 4 * 4), nn.Conv2d(8, 8, 3, padding=1)
+        self.last = nn.Conv2d(8, 4, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        image = torch.relu(self.linear(x)).view(-1, 8, 4, 4)
+        result: torch.Tensor = self.last(torch.relu(self.first(image)))
+        return result
+
+
+class Coordinates(nn.Module):
+    """An image and constant coordinates: float32 [1 x 3 x 8 x 8] -> [1 x 4 x 8 x 8]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.grid, self.first = nn.Buffer(torch.randn(1, 2, 8, 8)), nn.Conv2d(5, 4, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.first(torch.cat([x, self.grid], 1)))
+
+
+@pytest.mark.parametrize(("network", "shape"), [(Decoder, [1, 6]), (Coordinates, [1, 3, 8, 8])])
+def test_convolutions_of_contiguous_tensors_are_left_to_cmsis_nn(network: type[nn.Module], shape: list[int]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    samples = [(torch.randn(shape, generator=generator),) for _ in range(8)]
+    verdict, detail = lowered(network().eval(), samples, create("cortex_m55"))
+    assert verdict == "right", detail
+    program = export(network().eval(), [shape], memory_format="channels_last")
+    results = [node.meta["val"] for node in program.graph.nodes if node.target == torch.ops.aten.conv2d.default]
+    assert results
+    assert all(result.is_contiguous(memory_format=torch.channels_last) for result in results)
