@@ -75,6 +75,7 @@ def resolved(config: Config, conf_dir: Path) -> Config:
     library, fallback_problems = fallback(config.target, parts.backend, conf_dir)
     problems += device_problems + fallback_problems
     backend = parts.backend(device=options.device, options=options.target, fallback=library)
+    problems += shape_problems(config.model, config.target, parts.backend)
     config = dataclasses.replace(config, model=_in_memory_format(config.model, backend))
     chosen: dict[str, Any] = {
         "device": dataclasses.asdict(options.device),
@@ -84,7 +85,6 @@ def resolved(config: Config, conf_dir: Path) -> Config:
     problems += _combination_problems(config, parts.backend, conf_dir)
     for key, message in _collect(problems, "target", lambda: list(backend.check())) or ():
         problems.append(Problem(f"target.{key}", message, _value_at(chosen, key)))
-    problems += shape_problems(config.model, config.target, parts.backend)
     if not problems:  # options that are wrong by themselves need no check in combination
         problems += _build_problems(config, backend)
     problems += _fingerprint_problems(config)
@@ -171,11 +171,11 @@ def _checked_inputs(config: Config, parts: _Parts, options: _Options, problems: 
 
 
 def _in_memory_format(model: ModelConfig, backend: Backend) -> ModelConfig:
-    """`model` with the memory format that `backend` needs, unless the configuration chooses one."""
-    if model.memory_format is not None:
-        return model
-    has_images = any(len(shape) == 4 for shape in model.input_shapes)
-    return dataclasses.replace(model, memory_format=backend.memory_format if has_images else "contiguous")
+    """`model` with the memory format that `backend` needs, unless the configuration chooses one.
+
+    Also of a model without images among its inputs: it may make some, as decoders do.
+    """
+    return dataclasses.replace(model, memory_format=model.memory_format or backend.memory_format)
 
 
 def _device(config: Config, backend: type[Backend]) -> tuple[dict[str, Any], list[Problem]]:

@@ -78,6 +78,11 @@ def test_the_target_chooses_the_memory_format_unless_the_model_does(
     assert config.model.memory_format == expected
 
 
+def test_a_model_without_images_may_make_some() -> None:
+    chosen = {"dataset": "random", "target": "cortex_m55", "overrides": {"model": {"input_shapes": [[1, 64]]}}}
+    assert compose_params(SELECTION | chosen, CONF).model.memory_format == "channels_last"
+
+
 def test_explicit_layout_keeps_inputs_contiguous() -> None:
     device = {"target": {"device": {"use_explicit_layout": True}}}
     config = compose_params(SELECTION | {"dataset": "random", "target": "cortex_m55", "overrides": device}, CONF)

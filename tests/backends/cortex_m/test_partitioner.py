@@ -326,6 +326,14 @@ def test_a_program_without_any_kernel_of_cmsis_nn_is_refused() -> None:
         partition(program, backend)
 
 
+def test_a_convolution_in_one_dimension_names_the_option_that_has_it() -> None:
+    program = export(nn.Conv1d(3, 8, 3).eval(), [[1, 3, 16]], (), "channels_last")
+    with pytest.raises(
+        NothingDelegatedError, match=r"in one dimension; with target\.device\.use_explicit_layout: true"
+    ):
+        partition(program, backend_for())
+
+
 def test_a_node_at_which_a_pass_fails_is_left_to_portable_kernels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -218,7 +218,14 @@ class Reasons:
         """Of a node that the quantizer left in float."""
         names = [name for name in (operator, *_sources(node)) if self._checks(name)]
         if not names:
-            return Reason(code=ReasonCode.NO_CONVERTER, message=f"{_QUANTIZER} has no pattern for it", check=_QUANTIZER)
+            message = f"{_QUANTIZER} has no pattern for it"
+            if (
+                operator == "aten.convolution.default"
+                and node.meta["val"].ndim == 3
+                and not self._device.use_explicit_layout
+            ):
+                message += " in one dimension; with target.device.use_explicit_layout: true it has one"
+            return Reason(code=ReasonCode.NO_CONVERTER, message=message, check=_QUANTIZER)
         name = operator if operator in names else names[-1]
         if refusal := self._of_arguments(node, name):
             return refusal
