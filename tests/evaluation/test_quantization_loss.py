@@ -60,6 +60,18 @@ def test_a_program_near_the_float_one_costs_no_comparison_of_layers(
         quantization_loss(exported, quantized(exported, FINE), SAMPLES, [], 150.0)
 
 
+def test_an_output_that_never_varies_is_far_off_however_large_its_bias(exported: ExportedProgram) -> None:
+    """As where the input's only step is wider than all of its values."""
+    torch.manual_seed(0)
+    network = Network().eval()
+    with torch.no_grad():
+        network.head.bias.add_(1)
+    program = torch.export.export(network, EXAMPLE)
+    loss = quantization_loss(program, quantized(program, FINE | {"x": 50.0, "linear": 0.02}), SAMPLES, [], 10.0)
+    assert loss is not None
+    assert loss.sqnr_db < 1
+
+
 def test_the_layer_is_named_at_which_precision_is_lost(exported: ExportedProgram) -> None:
     clipped = quantized(exported, FINE | {"conv2d_1": 1e-4})
     seen = ObservedRange(minimum=-1.0, maximum=1.0, num_values=100, num_clipped=90)

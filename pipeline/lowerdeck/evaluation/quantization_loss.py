@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _MAX_LAYERS = 5
 _LEAST_DROP_DB = 6.0
 """A layer that loses less, one bit, is none at which the loss arises."""
+_LEAST_VARIATION = 0.05
+"""Share of the largest value by which samples differ, beyond what a few steps of eight bits cannot express."""
 _CLIPPING = 1e-3
 """Share of clipped values from which an observer that clips nothing is suggested."""
 
@@ -64,15 +66,28 @@ def _outputs_sqnr_db(
     names = [tuple(map(str, program.graph_signature.user_outputs)) for program in (exported, quantized)]
     execute = [NodeValues(program, set(outputs)) for program, outputs in zip((exported, quantized), names, strict=True)]
     pairs = list(zip(*names, strict=True))
-    signal, noise = [0.0] * len(pairs), [0.0] * len(pairs)
+    outputs: list[list[tuple[torch.Tensor, torch.Tensor]]] = [[] for _ in pairs]
     for inputs in samples:
         expected, actual = (values(inputs) for values in execute)
-        for index, (name, other) in enumerate(pairs):
+        for found, (name, other) in zip(outputs, pairs, strict=True):
             if name in expected and expected[name].is_floating_point():
-                wanted = expected[name].double()
-                signal[index] += float(wanted.square().sum())
-                noise[index] += float((actual[other].double() - wanted).square().sum())
-    return min((sqnr_db(*powers) for powers in zip(signal, noise, strict=True) if powers[0]), default=None)
+                found.append((expected[name].double(), actual[other].double()))
+    powers = [_signal_and_noise(found) for found in outputs if found]
+    return min((sqnr_db(*each) for each in powers if each[0]), default=None)
+
+
+def _signal_and_noise(outputs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> tuple[float, float]:
+    """Sums of squares, from what an output should be and is for each sample.
+
+    One that is always the same is measured without its mean: the bias of the last layer would hide that nothing of the
+    input is left.
+    """
+    expected, actual = (torch.stack(each) for each in zip(*outputs, strict=True))
+    noise = float((actual - expected).square().sum())
+    largest, range_of_samples = expected.abs().max(), (expected.amax(0) - expected.amin(0)).max()
+    if bool((actual == actual[0]).all()) and range_of_samples > _LEAST_VARIATION * largest:
+        expected = expected - expected.mean(0)
+    return float(expected.square().sum()), noise
 
 
 def _inputs_sqnr_db(exported: ExportedProgram, layers: Mapping[str, LayerMetrics], name: str) -> float:

@@ -328,9 +328,7 @@ def test_a_program_without_any_kernel_of_cmsis_nn_is_refused() -> None:
 
 def test_a_convolution_in_one_dimension_names_the_option_that_has_it() -> None:
     program = export(nn.Conv1d(3, 8, 3).eval(), [[1, 3, 16]], (), "channels_last")
-    with pytest.raises(
-        NothingDelegatedError, match=r"in one dimension; with target\.device\.use_explicit_layout: true"
-    ):
+    with pytest.raises(NothingDelegatedError, match=r"in one dimension; with .*use_explicit_layout: true"):
         partition(program, backend_for())
 
 
