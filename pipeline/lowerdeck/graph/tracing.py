@@ -19,6 +19,7 @@ from lowerdeck.graph.export_checks import check_not_random, check_operators, che
 from lowerdeck.graph.masks import bound_masks
 from lowerdeck.graph.paired_results import separate_pairs
 from lowerdeck.graph.recurrent_layers import RecurrentAsLinear
+from lowerdeck.graph.sorting import sort_by_topk
 from lowerdeck.graph.state import store_buffers, without_hidden_writes
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ def trace(
     einsum_as_products(traced)
     decompose_rare_operators(traced)
     numbers_as_tensors(traced)
+    sort_by_topk(traced)
     separate_pairs(traced)
     attention_as_products(traced)
     bound_masks(traced)

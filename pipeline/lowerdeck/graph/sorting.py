@@ -1,0 +1,130 @@
+"""Sorting, medians and buckets by what ExecuTorch has kernels for: `topk`, and comparisons that are counted."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._guards import detect_fake_mode
+from torch.fx.node import map_arg
+
+from lowerdeck.graph.retracing import replace_by
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch.export import ExportedProgram
+    from torch.fx import Node
+
+_aten = torch.ops.aten
+_Tensor = torch.Tensor
+
+
+def sort_by_topk(program: ExportedProgram) -> None:
+    """Rewrite them in an ATen program; `rename_outputs` comes next.
+
+    Which of equal values comes first is another one. So a stable order whose indices are used stays, and so does what
+    has a varying size.
+    """
+    for node in list(program.graph.nodes):
+        if node.op != "call_function" or not _is_static(node):
+            continue
+        if node.target in _SINGLE:
+            replace_by(node, _SINGLE[node.target])
+        elif node.target in (_aten.sort.default, _aten.sort.stable) and not _needs_stable_indices(node):
+            _sort(node, *node.args, **node.kwargs)
+        elif node.target in (_aten.median.dim, _aten.kthvalue.default):
+            _choose(node, *node.args, **node.kwargs)
+        elif node.target in _COUNTS and _boundaries(node).meta["val"].ndim == 1:
+            replace_by(node, _COUNTS[node.target])
+
+
+def _is_static(node: Node) -> bool:
+    values = [source.meta.get("val") for source in node.all_input_nodes]
+    return all(isinstance(value, _Tensor) and all(isinstance(size, int) for size in value.shape) for value in values)
+
+
+def _needs_stable_indices(node: Node) -> bool:
+    is_stable = node.target is _aten.sort.stable and node.kwargs.get("stable", False)
+    return bool(is_stable) and any(user.args[1] == 1 and user.users for user in node.users)
+
+
+def _sort(node: Node, x: Node, dim: int = -1, descending: bool = False, **_: Any) -> None:
+    shape = x.meta["val"].shape
+    node.target, node.args, node.kwargs = _aten.topk.default, (x, shape[dim] if shape else 1, dim, descending), {}
+
+
+def _choose(node: Node, x: Node, *args: Any, **kwargs: Any) -> None:
+    """Replace the results of `node`, a value and its index, by the last of the k smallest."""
+    names = ("dim", "keepdim") if node.target is _aten.median.dim else ("k", "dim", "keepdim")
+    given = {"dim": -1, "keepdim": False} | dict(zip(names, args, strict=False)) | kwargs
+    size = x.meta["val"].shape[given["dim"]]
+    k, dim = given.get("k", (size + 1) // 2), given["dim"]
+    with node.graph.inserting_before(node):
+        smallest = _called(node, _aten.topk.default, x, k, dim, False)
+        for user in list(node.users):
+            found = _called(node, operator.getitem, smallest, user.args[1])
+            if given["keepdim"]:
+                chosen = _called(node, _aten.slice.Tensor, found, dim, k - 1, k)
+            else:
+                chosen = _called(node, _aten.select.int, found, dim, k - 1)
+            user.replace_all_uses_with(chosen)
+            node.graph.erase_node(user)
+    node.graph.erase_node(node)
+
+
+def _called(node: Node, target: Any, *args: Any) -> Node:
+    """A new call in the place of `node`, with what it returns for fake tensors."""
+    made: Node = node.graph.call_function(target, args)
+    values = map_arg(args, lambda each: each.meta["val"])
+    mode = detect_fake_mode(node.meta["val"])
+    assert mode is not None, "values of exported programs are fake"
+    with mode:
+        made.meta = {**node.meta, "val": target(*values)}
+    return made
+
+
+def _argsort(x: _Tensor, dim: int = -1, descending: bool = False) -> _Tensor:
+    return torch.topk(x, x.shape[dim], dim, descending)[1]
+
+
+def _msort(x: _Tensor) -> _Tensor:
+    return torch.topk(x, x.shape[0], 0, largest=False)[0]
+
+
+def _median(x: _Tensor) -> _Tensor:
+    return torch.topk(x.flatten(), (x.numel() + 1) // 2, 0, largest=False)[0][-1]
+
+
+def _bucketize(x: _Tensor, boundaries: _Tensor, *, out_int32: bool = False, right: bool = False) -> _Tensor:
+    is_below = boundaries <= x[..., None] if right else boundaries < x[..., None]
+    # In float32, because ExecuTorch's kernel for sums of integers is not the one that PyTorch has.
+    return is_below.to(torch.float32).sum(-1).to(torch.int32 if out_int32 else torch.int64)
+
+
+def _searchsorted(
+    boundaries: _Tensor,
+    x: _Tensor,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: None = None,
+) -> _Tensor:
+    return _bucketize(x, boundaries, out_int32=out_int32, right=right or side == "right")
+
+
+def _boundaries(node: Node) -> Any:
+    return node.args[1] if node.target is _aten.bucketize.Tensor else node.args[0]
+
+
+_SINGLE: dict[object, Callable[..., _Tensor]] = {
+    _aten.argsort.default: _argsort,
+    _aten.msort.default: _msort,
+    _aten.median.default: _median,
+}
+_COUNTS: dict[object, Callable[..., _Tensor]] = {
+    _aten.bucketize.Tensor: _bucketize,
+    _aten.searchsorted.Tensor: _searchsorted,
+}
