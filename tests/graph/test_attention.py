@@ -52,6 +52,75 @@ def test_a_mask_of_the_model_stays_with_it() -> None:
     assert torch.equal(export(Masked(), [SHAPE]).module()(values), torch.zeros(SHAPE))
 
 
+class Padded(nn.Module):
+    """Attention of two heads whose keys are valid or not: [1 x 6 x 8], bool [1 x 6] -> [1 x 6 x 8]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.parts = nn.Linear(8, 24)
+
+    def forward(self, x: torch.Tensor, is_valid: torch.Tensor) -> torch.Tensor:
+        query, key, value = (part.unflatten(2, (2, 4)).transpose(1, 2) for part in self.parts(x).chunk(3, -1))
+        mask = is_valid[:, None, None]
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask).transpose(1, 2).flatten(2)
+
+
+def padded(count: int) -> list[tuple[torch.Tensor, ...]]:
+    generator = torch.Generator().manual_seed(1)
+    return [(torch.randn(SHAPE, generator=generator), torch.arange(6)[None] < index % 7) for index in range(count)]
+
+
+def test_a_mask_that_is_an_input_may_leave_nothing() -> None:
+    program = export(Padded().eval(), [SHAPE, [1, 6]], input_dtypes=["float32", "bool"])
+    assert "aten.scaled_dot_product_attention.default" not in {str(node.target) for node in program.graph.nodes}
+    for inputs in padded(7):
+        torch.testing.assert_close(program.module()(*inputs), Padded()(*inputs))
+
+
+@pytest.mark.parametrize(
+    "target", quick_first(["ethos_u55_128", "ethos_u85_256", "neutron_imxrt700", "cortex_m55"], quick=1)
+)
+def test_every_target_computes_a_mask_that_is_an_input(target: str) -> None:
+    """Where nothing is left, Arm's passes gave the mean of all values."""
+    verdict, detail = lowered(Padded().eval(), padded(14), create(target))
+    assert verdict == "right", detail
+
+
+def test_a_row_of_a_constant_mask_may_leave_nothing() -> None:
+    class Earlier(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            earlier = torch.ones(6, 6, dtype=torch.bool).tril(-1)
+            return F.scaled_dot_product_attention(x, x, x, attn_mask=earlier)
+
+    values, program = torch.randn(SHAPE), export(Earlier(), [SHAPE])
+    assert "aten.scaled_dot_product_attention.default" not in {str(node.target) for node in program.graph.nodes}
+    torch.testing.assert_close(program.module()(values), Earlier()(values))
+
+
+@pytest.mark.parametrize("target", quick_first(["ethos_u55_128", "cortex_m55"], quick=1))
+def test_queries_in_groups_share_keys_and_values(target: str) -> None:
+    """Values that are wider than keys ended Arm's own decomposition in an exception."""
+
+    class Grouped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.query, self.key, self.value = nn.Linear(8, 8), nn.Linear(8, 4), nn.Linear(8, 6)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            parts = ((self.query, 4), (self.key, 2), (self.value, 2))
+            query, key, value = (layer(x).unflatten(-1, (heads, -1)).transpose(1, 2) for layer, heads in parts)
+            attended = F.scaled_dot_product_attention(query, key, value, enable_gqa=True)
+            return attended.transpose(1, 2).flatten(2)
+
+    generator = torch.Generator().manual_seed(1)
+    drawn = [(torch.randn(SHAPE, generator=generator),) for _ in range(10)]
+    torch.testing.assert_close(export(Grouped(), [SHAPE]).module()(*drawn[0]), Grouped()(*drawn[0]))
+    verdict, detail = lowered(Grouped().eval(), drawn, create(target))
+    assert verdict == "right", detail
+
+
 def test_a_learned_bias_is_added() -> None:
     """A table of relative positions, as in Swin: without products, all of the attention stays in float."""
 

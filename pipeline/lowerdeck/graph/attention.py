@@ -6,7 +6,7 @@ Few quantizers know it, and ExecuTorch decomposes it only behind them, so that a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,46 +19,51 @@ if TYPE_CHECKING:
     from torch.fx import Node
 
 _aten = torch.ops.aten
-_DEFAULTS = {"attn_mask": None, "dropout_p": 0.0, "is_causal": False, "scale": None, "enable_gqa": False}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Attention:
+    """The arguments of torch.nn.functional.scaled_dot_product_attention."""
+
+    query: Node
+    key: Node
+    value: Node
+    attn_mask: Node | None = None
+    dropout_p: float = 0.0
+    is_causal: bool = False
+    scale: float | None = None
+    enable_gqa: bool = False
 
 
 def attention_as_products(program: ExportedProgram) -> None:
     """Write attention in an ATen program as its parts; `rename_outputs` comes next.
 
-    One with a mask that depends on inputs stays: where a mask leaves nothing, the result is 0, and that of a softmax
-    NaN.
+    Where a mask of booleans leaves nothing, the result is 0. One with a mask of numbers that depends on inputs, or
+    leaves nothing, stays: that of a softmax would be NaN there.
     """
     known = constants(program, may_be_trained=True)
     for node in program.graph.find_nodes(op="call_function", target=_aten.scaled_dot_product_attention.default):
         names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
         _reshape_behind(node)
-        options = {**_DEFAULTS, **dict(zip(names, node.args, strict=False)), **node.kwargs}
-        mask = options["attn_mask"]
-        if not options["dropout_p"] and not options["enable_gqa"] and (mask is None or _leaves_something(known, mask)):
-            if mask is not None and mask.meta["val"].dtype == torch.bool:
-                left_out = known[mask]().logical_not()
-                options["attn_mask"] = stored_constant(program, f"left_out_by_{mask.name}", left_out)
-            wanted = ("query", "key", "value", "is_causal", "scale", "attn_mask")
-            _replace(program, node, *(options[name] for name in wanted))
+        options = _Attention(**dict(zip(names, node.args, strict=False)), **node.kwargs)
+        mask = options.attn_mask
+        value = None if mask is None or mask not in known else known[mask]()
+        if not options.dropout_p and (mask is None or _is_boolean(mask) or _leaves_something(value)):
+            _replace(program, node, options, value)
 
 
-def _leaves_something(known: Mapping[Node, Callable[[], Any]], mask: Node) -> bool:
-    """Whether a mask is the same for all inputs, and every query has a key."""
-    value = known[mask]() if mask in known else torch.zeros(1, dtype=torch.bool)
-    return bool((value if value.dtype == torch.bool else value > -math.inf).any(-1).all())
+def _is_boolean(mask: Node) -> bool:
+    return bool(mask.meta["val"].dtype == torch.bool)
 
 
-def _replace(
-    program: ExportedProgram,
-    node: Node,
-    query: Node,
-    key: Node,
-    value: Node,
-    is_causal: bool,
-    scale: float | None,
-    mask: Node | None,
-) -> None:
-    graph = node.graph
+def _leaves_something(mask: torch.Tensor | None) -> bool:
+    """Whether every query has a key, as far as is known."""
+    return mask is not None and bool((mask > -math.inf).any(-1).all())
+
+
+def _replace(program: ExportedProgram, node: Node, options: _Attention, known: torch.Tensor | None) -> None:
+    """Replace `node`, whose mask is `known` if it depends on no input."""
+    graph, query, mask = node.graph, options.query, options.attn_mask
 
     def called(operator: Any, *arguments: Any, **options: Any) -> Node:
         made = graph.call_function(operator, arguments, options)
@@ -67,18 +72,35 @@ def _replace(
             made.meta = {**node.meta, "val": operator(*values, **options)}
         return made
 
+    def for_each_query(x: Node) -> Node:
+        """Keys and values are those of several heads of queries."""
+        heads = query.meta["val"].shape[-3] // x.meta["val"].shape[-3] if options.enable_gqa else 1
+        return x if heads == 1 else called(_aten.repeat_interleave.self_int, x, heads, -3)
+
     width = query.meta["val"].shape[-1]
     with graph.inserting_before(node):
-        scaled = called(_aten.mul.Tensor, query, width**-0.5 if scale is None else scale)
-        scores = called(_aten.matmul.default, scaled, called(_aten.transpose.int, key, -2, -1))
-        if is_causal:
+        scaled = called(_aten.mul.Tensor, query, width**-0.5 if options.scale is None else options.scale)
+        scores = called(_aten.matmul.default, scaled, called(_aten.transpose.int, for_each_query(options.key), -2, -1))
+        nothing_left: Node | None = None
+        if options.is_causal:
             later = _later_positions(program, *scores.meta["val"].shape[-2:])
             scores = called(_aten.masked_fill.Scalar, scores, later, -math.inf)
-        elif mask is not None and mask.meta["val"].dtype == torch.bool:
-            scores = called(_aten.masked_fill.Scalar, scores, mask, -math.inf)
+        elif mask is not None and _is_boolean(mask) and known is not None:
+            left_out = stored_constant(program, f"left_out_by_{mask.name}", known.logical_not())
+            scores = called(_aten.masked_fill.Scalar, scores, left_out, -math.inf)
+            if not known.any(-1).all():
+                rows = ~known.any(-1, keepdim=True)
+                nothing_left = stored_constant(program, f"nothing_left_by_{mask.name}", rows)
+        elif mask is not None and _is_boolean(mask):
+            left_out = called(_aten.logical_not.default, mask)
+            scores = called(_aten.masked_fill.Scalar, scores, left_out, -math.inf)
+            nothing_left = called(_aten.all.dim, left_out, -1, True)
         elif mask is not None:
             scores = called(_aten.add.Tensor, scores, mask)
-        attended = called(_aten.matmul.default, called(_aten.softmax.int, scores, -1), value)
+        weights = called(_aten.softmax.int, scores, -1)
+        attended = called(_aten.matmul.default, weights, for_each_query(options.value))
+        if nothing_left is not None:
+            attended = called(_aten.masked_fill.Scalar, attended, nothing_left, 0.0)
     node.replace_all_uses_with(attended)
     graph.erase_node(node)
 

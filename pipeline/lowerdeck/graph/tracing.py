@@ -16,6 +16,7 @@ from lowerdeck.graph.cropping import crop_by_slices
 from lowerdeck.graph.decompositions import average_slopes, decompose_rare_operators, drop_assertions
 from lowerdeck.graph.einsum import einsum_as_products
 from lowerdeck.graph.export_checks import check_not_random, check_operators, check_outputs, check_real
+from lowerdeck.graph.masked_extrema import fill_with_extrema
 from lowerdeck.graph.masks import bound_masks
 from lowerdeck.graph.paired_results import separate_pairs
 from lowerdeck.graph.recurrent_layers import RecurrentAsLinear
@@ -63,6 +64,7 @@ def trace(
     einsum_as_products(traced)
     decompose_rare_operators(traced)
     numbers_as_tensors(traced)
+    fill_with_extrema(traced)
     sort_by_topk(traced)
     separate_pairs(traced)
     attention_as_products(traced)

@@ -1,0 +1,85 @@
+"""A maximum over what a mask leaves keeps its resolution."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from benchmarks.in_turns import create
+from benchmarks.networks import lowered
+from lowerdeck.contracts.quantization import QuantizationScheme
+from lowerdeck.steps.calibrate import calibrate
+from lowerdeck.steps.export import export
+from lowerdeck.steps.quantize import quantize
+from tests.marks import quick_first
+
+SHAPES, DTYPES = [[1, 6, 4], [1, 6]], ["float32", "bool"]
+_Function = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+FUNCTIONS: dict[str, _Function] = {
+    "amax": lambda y, keep: y.masked_fill(~keep, -torch.inf).amax(1),
+    "max": lambda y, keep: torch.where(keep, y, -torch.inf).max(1)[0],
+    "max of the other way round": lambda y, keep: torch.where(~keep, -1e9, y).max(1)[0],
+    "argmax": lambda y, keep: y.masked_fill(~keep, torch.finfo(y.dtype).min).argmax(1),
+    "amin": lambda y, keep: y.masked_fill(~keep, torch.inf).amin(1),
+}
+
+
+class Pooled(nn.Module):
+    """The largest of valid steps, and a head: float32 [1 x 6 x 4], bool [1 x 6] -> [1 x 8]."""
+
+    def __init__(self, function: _Function, shift: float = 0.0) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear, self.function, self.shift = nn.Linear(4, 8), function, shift
+
+    def forward(self, x: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
+        return self.function(self.linear(x) + self.shift, keep[..., None])
+
+
+def samples(count: int) -> list[tuple[torch.Tensor, ...]]:
+    generator = torch.Generator().manual_seed(1)
+    return [
+        (torch.randn(SHAPES[0], generator=generator), torch.arange(6)[None] < 1 + index % 6) for index in range(count)
+    ]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_the_results_are_those_of_pytorch(name: str) -> None:
+    network = Pooled(FUNCTIONS[name]).eval()
+    program = export(network, SHAPES, input_dtypes=DTYPES)
+    assert "inf" not in str(program.graph)
+    for x, keep in samples(6):
+        assert torch.equal(program.module()(x, keep), network(x, keep))
+
+
+def test_what_else_reads_an_infinite_number_keeps_it() -> None:
+    both = Pooled(lambda y, keep: (filled := y.masked_fill(~keep, -torch.inf)).amax(1) + filled.exp().sum(1))
+    assert "-inf" in str(export(both.eval(), SHAPES, input_dtypes=DTYPES).graph)
+
+
+@pytest.mark.parametrize("shift", [0.0, -400.0])
+@pytest.mark.parametrize("target", quick_first(["ethos_u55_128", "ethos_u85_256", "neutron_imxrt700"], quick=1))
+def test_the_quantized_program_keeps_the_resolution(target: str, shift: float) -> None:
+    """Arm's -256 left small values one or two steps, and won over values below."""
+    network, drawn = Pooled(FUNCTIONS["amax"], shift).eval(), samples(12)
+    backend = create(target)
+    observing, converting = (backend.quantizer(QuantizationScheme(name="int8")) for _ in range(2))
+    assert observing is not None
+    assert converting is not None
+
+    def exported() -> Any:
+        return export(network, SHAPES, input_dtypes=DTYPES)
+
+    program, _ = quantize(exported(), converting, calibrate(exported(), observing, drawn, len(drawn)))
+    expected, actual = (torch.cat([each(*sample) for sample in drawn]) for each in (network, program.module()))
+    assert (actual - expected).abs().max() < 0.02 * (abs(shift) + 3)
+
+
+@pytest.mark.parametrize("target", quick_first(["ethos_u85_256", "cortex_m55", "xnnpack_cpu"], quick=1))
+def test_it_is_built(target: str) -> None:
+    verdict, detail = lowered(Pooled(FUNCTIONS["amax"]).eval(), samples(10), create(target))
+    assert verdict == "right", detail
