@@ -6,9 +6,18 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
+    XNNPACKQuantizer,
+    get_symmetric_quantization_config,
+)
+from torch import nn
+from torch.fx import GraphModule
 
+from benchmarks.in_turns import create
+from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.quantization import ObserverState, QuantizationScheme
 from lowerdeck.steps.calibrate import calibrate
+from lowerdeck.steps.export import export
 from tests.conftest import TARGETS, Lowered
 
 
@@ -59,3 +68,41 @@ def test_progress_is_quiet_where_there_is_no_terminal(
     capfd.readouterr()
     observed(build, list(build.samples[:1]))
     assert "calibrate" not in "".join(capfd.readouterr())
+
+
+def test_integers_beyond_those_of_the_target_are_refused() -> None:
+    """Arm's passes compute them in 32 bits, and give the result 64 again."""
+
+    class Squares(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return self.linear(x.float()), (x * x).sum(1)
+
+    samples = [(torch.tensor([[3, 4, 5, factor]]),) for factor in (60_000, 70_000, 80_000)]
+    quantizer = create("ethos_u85_256").quantizer(QuantizationScheme(name="int8"))
+    assert quantizer is not None
+    program = export(Squares().eval(), [[1, 4]], input_dtypes=["int64"])
+    with pytest.raises(LowerdeckError, match=r"output 1 has -?\d+ in place of 3600000050, because .* have 32 bits"):
+        calibrate(program, quantizer, samples, len(samples))
+
+
+def test_a_network_that_differs_for_a_later_sample_is_refused() -> None:
+    class Doubling(XNNPACKQuantizer):  # type: ignore[misc]  # ExecuTorch is untyped
+        """Doubles negative numbers, as a fault of a decomposition might."""
+
+        def transform_for_annotation(self, model: GraphModule) -> GraphModule:
+            """See Quantizer."""
+            for node in model.graph.find_nodes(op="call_function", target=torch.ops.aten.relu.default):
+                node.target, node.args = torch.ops.aten.leaky_relu.default, (node.args[0], 2.0)
+            model.recompile()
+            transformed: GraphModule = super().transform_for_annotation(model)
+            return transformed
+
+    quantizer = Doubling().set_global(get_symmetric_quantization_config())
+    program = export(nn.Sequential(nn.ReLU(), nn.Linear(4, 4)).eval(), [[1, 4]])
+    samples = [(sign * torch.ones(1, 4),) for sign in (1, 1, -1)]
+    with pytest.raises(LowerdeckError, match=r"prepare another network .* output 0 is off by"):
+        calibrate(program, quantizer, samples, len(samples))

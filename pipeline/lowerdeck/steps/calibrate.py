@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
@@ -24,8 +24,7 @@ from lowerdeck.quantization.small_ranges import refine_small_steps
 from lowerdeck.quantization.training import Training, train
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from typing import Any
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from torch.export import ExportedProgram
     from torchao.quantization.pt2e.quantizer import Quantizer
@@ -33,6 +32,9 @@ if TYPE_CHECKING:
 _MOST_CHANGED = 0.01
 """Share of the largest output: quantizers decompose some functions, and bound minus infinity in masks."""
 _LEAST_DIFFERENCE = 1e-6
+_MOST_OTHER_INTEGERS = 0.5
+_MOST_COMPARED = 4
+"""Samples on which the prepared model is compared with the program: a mask may be without effect for the first one."""
 
 
 def calibrate(
@@ -69,17 +71,22 @@ def calibrate(
         if num_samples == 0:
             assert program.example_inputs is not None
             example = program.example_inputs[0]
-            _check_prepared(stream(prepared, program)(*example), _in_float(program, example), quantizer)
+            _check_prepared([(stream(prepared, program)(*example), _in_float(program)(*example))], quantizer)
             return observer_state(prepared)
-        execute = stream(prepared, program)
+        execute, in_float, compared = stream(prepared, program), _in_float(program), list[tuple[Any, Any]]()
+        num_compared = min(num_samples, _MOST_COMPARED) if not initial_state(program) else 1
         for index, sample in enumerate(inputs("calibrate")):
             try:
                 outputs = execute(*sample)
             except RuntimeError:  # torch.histc refuses what infinity led to
                 _check_finite(prepared)
                 raise
-            if index == 0:
-                _check_prepared(outputs, _in_float(program, sample), quantizer)
+            if index < num_compared:
+                compared.append((outputs, in_float(*sample)))
+            if index + 1 == num_compared:
+                _check_prepared(compared, quantizer)
+    if len(compared) < num_compared:  # there are fewer samples than were announced
+        _check_prepared(compared, quantizer)
     _check_finite(prepared)
     refine_small_steps(prepared)
     make_room_for_biases(prepared)
@@ -108,44 +115,66 @@ def _reaches_infinity(observer: torch.nn.Module) -> bool:
     return not bool((lowest > -math.inf).all() and (highest < math.inf).all())
 
 
-def _in_float(program: ExportedProgram, sample: tuple[torch.Tensor, ...]) -> Any:
-    """What `program` computes; its state, which executing writes in place, stays as it is."""
-    before = {name: value.clone() for name, value in initial_state(program).items()}
-    outputs = tree_map_only(torch.Tensor, torch.clone, program.module(check_guards=False)(*sample))
-    for name, value in initial_state(program).items():
-        value.copy_(before[name])
-    return outputs
+def _in_float(program: ExportedProgram) -> Callable[..., Any]:
+    """Executes `program`; its state, which executing writes in place, stays as it is."""
+    module = program.module(check_guards=False)
+
+    def execute(*sample: torch.Tensor) -> Any:
+        before = {name: value.clone() for name, value in initial_state(program).items()}
+        outputs = tree_map_only(torch.Tensor, torch.clone, module(*sample))
+        for name, value in initial_state(program).items():
+            value.copy_(before[name])
+        return outputs
+
+    return execute
 
 
-def _check_prepared(outputs: Any, expected: Any, quantizer: Quantizer) -> None:
+def _check_prepared(compared: Sequence[tuple[Any, Any]], quantizer: Quantizer) -> None:
     """Raise LowerdeckError if what is about to be quantized is another network than the model.
 
     Args:
-        outputs: What the prepared model computes for one sample, with observers that change nothing.
-        expected: What the float program computes for it.
+        compared: For each of a few samples, what the prepared model computes, with observers that change nothing, and
+            what the float program computes.
         quantizer: The one that prepared the model.
     """
-    for number, (given, wanted) in enumerate(zip(tree_leaves(outputs), tree_leaves(expected), strict=True)):
-        difference = _difference(given, wanted)
+    if not compared:
+        return
+    given, wanted = ([tree_leaves(each) for each in side] for side in zip(*compared, strict=True))
+    for number, pairs in enumerate(zip(zip(*given, strict=True), zip(*wanted, strict=True), strict=True)):
+        difference = _difference(list(zip(*pairs, strict=True)))
         if difference is not None:
             raise LowerdeckError(
                 f"{type(quantizer).__name__} and torchao prepare another network for quantization than the model: "
-                f"output {number} {difference} before anything is rounded. Choose "
-                "`quantization: float32` or another target, or rewrite the model: layers that are called several "
-                "times, and batch norms, are where such faults were found (docs/known_faults.md)"
+                f"output {number} {difference} before anything is rounded. Choose another target, or "
+                "`quantization: float32` where the target has it, or rewrite the model: docs/known_faults.md has what "
+                "such faults were found at, e.g. layers that are called several times, and batch norms"
             )
 
 
-def _difference(given: Any, wanted: Any) -> str | None:
-    """How an output differs from what it should be; None where decompositions explain the difference."""
+def _difference(pairs: Sequence[tuple[Any, Any]]) -> str | None:
+    """How an output, given and wanted for each sample, differs; None where decompositions explain the difference."""
+    given, wanted = pairs[0]
     if not isinstance(wanted, torch.Tensor):
         return None
     if (given.dtype, given.shape) != (wanted.dtype, wanted.shape):
         kinds = [f"{str(each.dtype).removeprefix('torch.')} {list(each.shape)}" for each in (given, wanted)]
         return f"is {kinds[0]} and not {kinds[1]}"
-    if not (wanted.is_floating_point() and wanted.isfinite().all()):
+    all_given, all_wanted = (torch.stack(each) for each in zip(*pairs, strict=True))
+    if not wanted.is_floating_point():
+        return _difference_of_integers(all_given, all_wanted)
+    finite = all_wanted.isfinite()
+    errors, largest = (all_given - all_wanted)[finite].abs(), all_wanted[finite].abs()
+    if not finite.any() or errors.max() <= max(_MOST_CHANGED * float(largest.max()), _LEAST_DIFFERENCE):
         return None
-    error, largest = float((given - wanted).abs().max()), float(wanted.abs().max())
-    if error <= max(_MOST_CHANGED * largest, _LEAST_DIFFERENCE):
+    return f"is off by {float(errors.max()):.3g} of {float(largest.max()):.3g}"
+
+
+def _difference_of_integers(given: torch.Tensor, wanted: torch.Tensor) -> str | None:
+    """Half of them may differ, because the largest of nearly equal numbers may be another one."""
+    differ = given != wanted
+    if not wanted.numel() or differ.double().mean() <= _MOST_OTHER_INTEGERS:
         return None
-    return f"is off by {error:.3g} of {largest:.3g}"
+    place = tuple(differ.nonzero()[0])
+    found = f"has {given[place].item()} in place of {wanted[place].item()}"
+    is_long = wanted.dtype == torch.int64 and bool((wanted.abs() > torch.iinfo(torch.int32).max).any())
+    return f"{found}, because the target's integers have 32 bits," if is_long else found
