@@ -426,7 +426,15 @@ def test_the_files_of_killed_servers_are_removed_and_those_of_living_ones_stay(h
     assert living.poll() is None
 
 
-ABORTING = """
+@pytest.mark.parametrize("source", ["import os; os._exit(0)", "import os\ntry: raise SystemExit\nfinally: os._exit(0)"])
+def test_a_module_that_ends_its_process_is_not_taken_for_complete(host: Host, source: str) -> None:
+    host.serve()
+    code, _, errors = host.run(host.module("ending", source))
+    assert code == 1
+    assert errors.startswith("ending: os._exit(0) ended its process before the stage was complete; remove the call")
+
+
+ENDING = """
 import os
 import time
 from lowerdeck.execution import preload
@@ -438,8 +446,19 @@ if address is not None:  # in the stage's own process
     preload.start(LIBRARIES)
     while not preload.answers(address):
         time.sleep(0.05)
-run_stage(__name__, lambda: os.kill(os.getpid(), SIGNAL), preloaded_within_s=20, libraries=LIBRARIES)
+run_stage(__name__, lambda: ACTION, preloaded_within_s=20, libraries=LIBRARIES)
 """
+
+
+def run_ending(host: Host, action: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    stages = host.work / "stages"
+    stages.mkdir()
+    (stages / "__init__.py").touch()
+    (stages / "ending.py").write_text(ENDING.replace("ACTION", action))
+    command, environment = [sys.executable, "-m", "stages.ending"], host.environment(**variables)
+    return subprocess.run(
+        command, cwd=host.work, env=environment, capture_output=True, text=True, check=False, timeout=60
+    )
 
 
 @pytest.mark.parametrize(
@@ -447,13 +466,24 @@ run_stage(__name__, lambda: os.kill(os.getpid(), SIGNAL), preloaded_within_s=20,
 )
 def test_a_stage_whose_process_is_ended_says_so(number: signal.Signals, said: str, host: Host) -> None:
     """LiteRT and Vela's native parts abort at what they do not handle."""
-    stages = host.work / "stages"
-    stages.mkdir()
-    (stages / "__init__.py").touch()
-    (stages / "ending.py").write_text(ABORTING.replace("SIGNAL", str(int(number))))
-    command = [sys.executable, "-m", "stages.ending"]
-    done = subprocess.run(
-        command, cwd=host.work, env=host.environment(), capture_output=True, text=True, check=False, timeout=60
-    )
+    done = run_ending(host, f"os.kill(os.getpid(), {int(number)})")
     assert done.returncode == 1
     assert f"ending: its process was ended by {said}" in done.stderr
+
+
+@pytest.mark.parametrize("preload", ["0", "1"])
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("import sys\nsys.exit(0)\n", "sys.exit(0) at factory.py:2"),
+        ("raise SystemExit", "sys.exit() at factory.py:1"),
+        ("\n\nimport argparse\nargparse.ArgumentParser().parse_args(['-h'])", "sys.exit(0) at factory.py:4"),
+        ("raise SystemExit('no weights')", "sys.exit('no weights') at factory.py:1"),
+    ],
+)
+def test_code_that_exits_is_no_completed_stage(source: str, said: str, preload: str, host: Host) -> None:
+    """Scripts of other projects, which call sys.exit(main()) wherever they are imported."""
+    (host.work / "factory.py").write_text(source)
+    done = run_ending(host, "__import__('factory')", LOWERDECK_PRELOAD=preload)
+    assert done.returncode == 1
+    assert f"ending: {said} ended the process before the stage was complete; put it under `if __name__" in done.stderr

@@ -121,6 +121,23 @@ def test_failures_are_listed_at_the_end_with_their_logs(first: Swept, swept_proj
     assert "1 of 8 points failed" in end
 
 
+def test_a_point_whose_stage_leaves_no_output_is_a_failed_point(make_project: Callable[[str], Project]) -> None:
+    """Without the preload server nothing else tells a stage whose code calls os._exit(0) from a complete one."""
+    project = make_project("ending")
+    (project.root / "plugins" / "net.py").write_text("import os\n\ndef ending():\n    os._exit(0)\n")
+    model = {"options": {"factory": "plugins.net:ending"}, "input_shapes": [[1, 3, 16, 16]]}
+    project.edit_params(
+        model="custom", dataset="random", target="xnnpack_cpu", plugins=["plugins.net"],
+        overrides={"model": model, "dataset": {"options": {"num_classes": 8}}},
+    )  # fmt: skip
+    done = sweep(project, "quantization=int8,int8_per_channel", LOWERDECK_PRELOAD="0")
+    assert done.code == 1
+    assert done.summary["points"] == {"failed": 2}, tail(done.output)
+    end = done.output[done.output.rindex("2 failed") :]
+    assert "export ended without an error and without build/export/program.pt2" in end
+    assert "log: sweeps/" in end
+
+
 def test_every_stage_runs_once_for_all_points_that_agree_in_it(first: Swept) -> None:
     assert first.summary["stage_runs"] == {
         "export": 1,

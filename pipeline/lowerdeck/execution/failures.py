@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import sys
+import sysconfig
 import traceback
 from pathlib import Path
 
@@ -47,6 +48,29 @@ def failure_message(error: Exception, name: str) -> str:
     if name in _WAYS_OUT and library_errors.handled_node(error) is not None:
         message = f"{message}. Way out: {_WAYS_OUT[name]}"
     return f"{message}. What was built before is unchanged"
+
+
+def exit_message(error: SystemExit) -> str:
+    """What to do about code that ends the process of a stage, which would be taken for the end of the stage."""
+    call = f"sys.exit({'' if error.code is None else repr(error.code)})"
+    return (
+        f"{call}{_caller_outside_libraries(error)} ended the process before the stage was complete; put it under "
+        "`if __name__ == '__main__':`, or raise an exception instead. What was built before is unchanged"
+    )
+
+
+def _caller_outside_libraries(error: BaseException) -> str:
+    """` at FILE:LINE` of the last call that no installed package and no module of Python made; empty if there is none.
+
+    It is the user's, also where a library ends the process, as argparse does.
+    """
+    libraries = [sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")]
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        if path.is_file() and not any(path.is_relative_to(folder) for folder in libraries):
+            shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+            return f" at {shown}:{frame.lineno}"
+    return ""
 
 
 def _where_the_devices_log_is(error: LowerdeckError) -> str:

@@ -36,6 +36,14 @@ IDLE_S = 120.0
 _STARTED_WITHIN_S = 60.0
 """Age of a file without a server at which none is about to start there."""
 SWITCH = "LOWERDECK_PRELOAD"
+_COMPLETE = 87
+"""Exit status of a fork whose module returned or raised SystemExit(0): one that os._exit is hardly called with."""
+_INCOMPLETE = 1000
+"""A server's answer for a fork that ended with status 0, as by os._exit(0), before its module did: no exit status."""
+_ENDED_BY_ITSELF = (
+    "os._exit(0) ended its process before the stage was complete; remove the call from the code that the stage runs, "
+    "e.g. from a model, a data set or a metric. What was built before is unchanged"
+)
 _THEN, _LATER = "--then", "--later"
 """In the arguments of a server, between its modules: first, others and later ones."""
 
@@ -131,7 +139,7 @@ def run(module: str, patience_s: float, libraries: Libraries = LOWERING, *, afte
         after_first: Whether the first of these are enough.
 
     Returns:
-        The exit code; None if there is no server.
+        The exit code, negative after a signal; None if there is no server.
     """
     address = socket_address(libraries)
     if address is None:
@@ -171,7 +179,7 @@ def run_at(
         after_first: Whether the server needs only its first modules for it.
 
     Returns:
-        The exit code; None if no server accepted the request.
+        The exit code, negative after a signal; None if no server accepted the request.
     """
     try:
         connection = _connected(address)
@@ -196,11 +204,13 @@ def run_at(
             answer = connection.recv(4)
         except OSError:
             return None
-        if len(answer) < 4:
-            with contextlib.suppress(OSError):
-                os.write(streams[2], f"{module}: the preload server was ended while it ran this stage\n".encode())
-            return 1
-        return int.from_bytes(answer, "big", signed=True)
+        code = int.from_bytes(answer, "big", signed=True) if len(answer) == 4 else None
+        if code is not None and code != _INCOMPLETE:
+            return code
+        ended = "the preload server was ended while it ran this stage" if code is None else _ENDED_BY_ITSELF
+        with contextlib.suppress(OSError):
+            os.write(streams[2], f"{module.removeprefix('stages.')}: {ended}\n".encode())
+        return 1
 
 
 def socket_address(libraries: Libraries = LOWERING, environment: Mapping[str, str] = os.environ) -> Path | None:
@@ -423,7 +433,8 @@ def _ended(running: dict[int, socket.socket]) -> list[tuple[int, int]]:
     for pid in list(running):
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
-            ended.append((pid, os.waitstatus_to_exitcode(status)))
+            code = os.waitstatus_to_exitcode(status)
+            ended.append((pid, {_COMPLETE: 0, 0: _INCOMPLETE}.get(code, code)))
     return ended
 
 
@@ -504,7 +515,7 @@ def _run_module(request: dict[str, object], fds: list[int], searched: Sequence[s
         with contextlib.suppress(BaseException):
             sys.stdout.flush()
             sys.stderr.flush()
-        os._exit(code)
+        os._exit(code or _COMPLETE)
 
 
 if __name__ == "__main__":

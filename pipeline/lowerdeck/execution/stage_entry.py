@@ -94,4 +94,9 @@ def _outcome(name: str, main: Callable[[], None]) -> int:
 
         print(f"\n{stage}: {failure_message(error, stage)}", file=sys.stderr)
         return 1
+    except SystemExit as error:  # no stage of ours raises it: code that it called did, e.g. a model's factory
+        from lowerdeck.execution.failures import exit_message
+
+        print(f"\n{stage}: {exit_message(error)}", file=sys.stderr)
+        return 1
     return 0

@@ -282,6 +282,8 @@ class PointBuild:
         reason = _reason(stage.name, log, code) if code else ""
         if not code and self._shared.data_digest(refresh=True) != data:
             reason = f"{stage.name}: files in {snapshot.DATA}/ were changed while it ran; start the sweep again"
+        if not reason and (missing := [path for path in stage.outputs if not (self._workspace / path).exists()]):
+            reason = f"{stage.name} ended without an error and without {', '.join(missing)}; see what it ran"
         if reason:
             self._shared.check_disk_space()
             failed = StageFailed(stage.name, log, reason, self._workspace if code > 0 else None)
