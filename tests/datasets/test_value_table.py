@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,26 @@ def test_everything_that_is_wrong_is_listed_at_once(tmp_path: Path, suffix: str,
         value_table.fingerprint(options)
     for part in ("3 faults", f"row {row}: a is ", f"row {row}: c is 'inf'", f"row {row}: kind is 'worse'; it must be"):
         assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("a,b,c\n1,2,3\n12,61,0,82\n1,2,3,4,5\n", "2 faults:\n  row 3 has 4 fields, and the header has 3; write deci"),
+        ("a,b,a,c\n1,2,3,4\n", "several columns of one name: a; rename all but one"),
+        ("a,b,c\n1_00,2,3\n", "row 2: a is '1_00'; it must be a finite number"),
+        ("a,b,c\n1,-1e39,3\n", "row 2: b is '-1e39'; it must be a finite number, at most 3.4e+38 (float32)"),
+        ("a,b,c,kind\n1,2,3,99999999999999999999\n", "row 2: kind is '99999999999999999999'; it must be a class index"),
+        ("a,b,c,kind\n1,2,3,9223372036854775808\n", "it must be a class index from 0 to 9223372036854775807"),
+    ],
+)
+def test_a_file_that_does_not_mean_what_it_says_is_refused(tmp_path: Path, content: str, message: str) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text(content)
+    label = "kind" if "kind" in content else None
+    options = value_table.Options(calibration=str(path), evaluation=str(path), inputs=[["a", "b"], ["c"]], label=label)
+    with pytest.raises(LowerdeckError, match=re.escape(message)):
+        value_table.fingerprint(options)
 
 
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:

@@ -6,14 +6,18 @@ import csv
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.datasets.faults import raise_faults
 from lowerdeck.formats.regular_files import check_regular
 
 PARQUET = ".parquet"
+_LARGEST = float(np.finfo(np.float32).max)
+_LARGEST_INDEX = int(np.iinfo(np.int64).max)
 
 
 def rows(path: Path, columns: Sequence[str]) -> list[Mapping[str, str]]:
@@ -44,14 +48,19 @@ def place(path: Path, row: int) -> str:
 def numbers(
     path: Path, table: Sequence[Mapping[str, str]], columns: Sequence[str], faults: list[str]
 ) -> npt.NDArray[np.float64]:
-    """The columns as float64 [rows x columns]; what is no finite number is NaN and added to `faults`."""
+    """The columns as float64 [rows x columns]; what is no finite number in float32 is NaN and added to `faults`."""
     found = np.full((len(table), len(columns)), np.nan)
     for position, column in enumerate(columns):
         for row, fields in enumerate(table):
             with suppress(ValueError):
-                found[row, position] = float(fields[column])
-            if not np.isfinite(found[row, position]):
-                faults.append(f"{place(path, row)}: {column} is {fields[column]!r}; it must be a finite number")
+                if "_" not in fields[column]:  # Python takes 1_00 for 100
+                    found[row, position] = float(fields[column])
+            if not abs(found[row, position]) <= _LARGEST:
+                found[row, position] = np.nan
+                faults.append(
+                    f"{place(path, row)}: {column} is {fields[column]!r}; it must be a finite number, "
+                    f"at most {_LARGEST:.3g} (float32)"
+                )
     return found
 
 
@@ -59,26 +68,43 @@ def labels(
     path: Path, table: Sequence[Mapping[str, str]], column: str, classes: Sequence[str], faults: list[str]
 ) -> tuple[int | None, ...]:
     """The class index of every row, by name, or as it is without `classes`; what is wrong is added to `faults`."""
-    known = f"one of {', '.join(classes)}" if classes else "a class index"
+    known = f"one of {', '.join(classes)}" if classes else f"a class index from 0 to {_LARGEST_INDEX}"
     found: list[int | None] = []
     for row, fields in enumerate(table):
         text = fields[column]
         if classes:
             found.append(classes.index(text) if text in classes else None)
         else:
-            found.append(int(text) if text.isdecimal() else None)
+            found.append(_index(text))
         if found[-1] is None:
             faults.append(f"{place(path, row)}: {column} is {text!r}; it must be {known}")
     return tuple(found)
+
+
+def _index(text: str) -> int | None:
+    """A whole number of int64 from 0; None for everything else."""
+    if not text.isdecimal() or len(text) > len(str(_LARGEST_INDEX)):  # int refuses thousands of digits
+        return None
+    return index if (index := int(text)) <= _LARGEST_INDEX else None
 
 
 def _csv(path: Path) -> tuple[Sequence[str], list[Mapping[str, str]]]:
     try:
         with check_regular(path).open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file, restval="")
-            return list(reader.fieldnames or ()), list(reader)
+            names = list(reader.fieldnames or ())
+            found: list[Mapping[Any, Any]] = list(reader)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise LowerdeckError(f"{path} cannot be read as CSV: {error}; correct dataset.options") from error
+    if twice := sorted({name for name in names if name and names.count(name) > 1}):
+        raise LowerdeckError(f"{path} has several columns of one name: {', '.join(twice)}; rename all but one")
+    surplus = [(row, fields[None]) for row, fields in enumerate(found) if None in fields]
+    raise_faults(path, [
+        f"{place(path, row)} has {len(names) + len(further)} fields, and the header has {len(names)}; write decimals "
+        "with a point, and put fields with commas in quotes"
+        for row, further in surplus
+    ])  # fmt: skip
+    return names, found
 
 
 def _parquet(path: Path) -> tuple[Sequence[str], list[Mapping[str, str]]]:
