@@ -46,6 +46,24 @@ def test_outputs_have_to_be_tensors(answer: Callable[[torch.Tensor], Any], named
         export(Calls(answer), [[1, 4]])
 
 
+@pytest.mark.parametrize("value", [torch.inf, -torch.inf, torch.nan])
+def test_parameters_have_to_be_finite_and_masks_need_not(value: float) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc, self.unused = nn.Linear(4, 4), nn.Parameter(torch.tensor([value]))
+            self.register_buffer("mask", torch.tensor([0.0, 0.0, 0.0, -torch.inf]))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.softmax(self.fc(x) + self.mask, -1)
+
+    model = Net()
+    export(model, [[1, 4]])
+    model.fc.bias.data[0] = value
+    with pytest.raises(LowerdeckError, match=r"NaN or infinite: fc\.bias \(1 of 4\); .* choose an earlier checkpoint"):
+        export(model, [[1, 4]])
+
+
 @dataclasses.dataclass
 class Answer:
     """What torch.export refuses until it is registered."""

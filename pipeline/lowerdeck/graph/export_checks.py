@@ -64,6 +64,23 @@ def check_real(program: ExportedProgram) -> None:
             )
 
 
+def check_parameters(program: ExportedProgram) -> None:
+    """Raise LowerdeckError where a parameter that the program reads has numbers that are not finite.
+
+    Buffers may: masks have minus infinity.
+    """
+    signature = program.graph_signature
+    read = [node for node in program.graph.nodes if node.op == "placeholder" and node.users]
+    names = [signature.inputs_to_parameters[node.name] for node in read if node.name in signature.inputs_to_parameters]
+    counts = {name: int((~program.state_dict[name].isfinite()).sum()) for name in names}
+    if wrong := [f"{name} ({count} of {program.state_dict[name].numel()})" for name, count in counts.items() if count]:
+        raise LowerdeckError(
+            f"parameters of the model are NaN or infinite: {', '.join(wrong)}; no program computes anything with them. "
+            "A training that diverged leaves such numbers: choose an earlier checkpoint. A mask is no parameter: "
+            "self.register_buffer(NAME, MASK)"
+        )
+
+
 def check_operators(program: ExportedProgram) -> None:
     """Raise LowerdeckError where an operator is of a library that no later stage imports.
 
