@@ -75,6 +75,13 @@ class TestQuantization:
         (worst,) = json.loads(capsys.readouterr().out)
         assert (worst["node"], worst["sqnr_db"], worst["observed"]["num_clipped"]) == ("conv2d", 9.25, 10)
 
+    @pytest.mark.parametrize("number", ["0", "-1", "all"])
+    def test_shows_at_least_one_row(self, number: str, capsys: pytest.CaptureFixture[str]) -> None:
+        write_build()
+        with pytest.raises(SystemExit):
+            main(["quantization", "--top", number])
+        assert f"argument --top: {number!r} is no whole number above 0" in capsys.readouterr().err
+
     def test_before_evaluate_says_what_is_missing(self, capsys: pytest.CaptureFixture[str]) -> None:
         write_build()
         paths.LAYERS.unlink()

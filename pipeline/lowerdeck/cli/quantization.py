@@ -8,13 +8,14 @@ import json
 from typing import Any
 
 from lowerdeck.cli.commands import HELP
+from lowerdeck.cli.sensitivity import positive
 
 
 def add(commands: Any) -> None:
     """Add the command to the parser of `lowerdeck`."""
     text = HELP["quantization"]
     parser: argparse.ArgumentParser = commands.add_parser("quantization", help=text, description=f"Print {text}.")
-    parser.add_argument("--top", type=int, metavar="N", help="only the N worst")
+    parser.add_argument("--top", type=positive, metavar="N", help="only the N worst")
     parser.add_argument("--json", action="store_true", help="print JSON, with all channels")
     parser.set_defaults(run=run)
 

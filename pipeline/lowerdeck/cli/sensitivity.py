@@ -30,11 +30,11 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--split", choices=("calibration", "training"), default="calibration", help="samples to measure on"
     )
-    parser.add_argument("--samples", type=_positive, metavar="N", help="at most N samples, stratified by class")
+    parser.add_argument("--samples", type=positive, metavar="N", help="at most N samples, stratified by class")
     parser.add_argument(
         "--metric", choices=("accuracy", "sqnr"), default="accuracy", help="rank by (default: %(default)s)"
     )
-    parser.add_argument("--top", type=_positive, metavar="N", help="show only the N most sensitive layers")
+    parser.add_argument("--top", type=positive, metavar="N", help="show only the N most sensitive layers")
     parser.add_argument("--json", action="store_true", help="print JSON")
     goal = parser.add_mutually_exclusive_group()
     goal.add_argument("--reach", type=_fraction, metavar="ACCURACY", help="find layers to leave float, e.g. 0.985")
@@ -245,11 +245,15 @@ def _points(difference: AccuracyDifference | None) -> str:
     return f"{100 * difference.value:+.2f} % ({100 * difference.low:+.1f} to {100 * difference.high:+.1f})"
 
 
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not positive")
-    return value
+def positive(text: str) -> int:
+    """The value of an option that counts at least one.
+
+    Raises:
+        argparse.ArgumentTypeError: it is no whole number above 0.
+    """
+    if not (text.isdecimal() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
+    return int(text)
 
 
 def _fraction(text: str) -> float:
