@@ -71,7 +71,7 @@ def raise_problems(problems: Iterable[Problem]) -> None:
         count = "1 problem" if len(found) == 1 else f"{len(found)} problems"
         listed = "\n".join("  " + str(problem).replace("\n", "\n  ") for problem in found)
         invalid_keys = [problem.key for problem in found if problem.is_context_free or problem.suggest_for is not None]
-        raise ConfigurationError(f"{count} in the configuration, nothing was built:\n{listed}", invalid_keys)
+        raise ConfigurationError(f"{count} in the configuration:\n{listed}", invalid_keys)
 
 
 def find_non_plain(values: Any, prefix: str = "", outer: tuple[int, ...] = ()) -> Iterator[Problem]:

@@ -123,7 +123,7 @@ def describe(record: PointRecord) -> str:
 def first_problem(reason: str) -> str:
     """The first problem in a ConfigurationError's list, in one line."""
     lines = [line.strip() for line in reason.splitlines() if line.strip()]
-    if len(lines) > 1 and lines[0].endswith("nothing was built:"):
+    if len(lines) > 1 and lines[0].endswith("in the configuration:"):
         lines = lines[1:]
     return lines[0] if lines else reason
 
