@@ -73,6 +73,21 @@ def test_errors_and_their_status_are_those_of_dvc(tmp_path: Path) -> None:
     assert ours.stderr == theirs.stderr != ""
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", ["pipe", "link"])
+def test_dependencies_without_end_are_refused_before_dvc_reads_them(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "dvc.yaml").write_text("stages: {one: {cmd: ls, deps: [data, none]}, other: {cmd: ls, deps: [source]}}")
+    (tmp_path / "data/below").mkdir(parents=True)
+    if kind == "pipe":
+        os.mkfifo(tmp_path / "data/below/x")
+    else:
+        (tmp_path / "data/below/x").symlink_to("x")
+    done = Project(tmp_path, {"PYTHONPATH": str(REPOSITORY / "pipeline")}).run(sys.executable, *REPRO)
+    assert done.returncode == 1
+    what = "a named pipe, and reading it may never end" if kind == "pipe" else "a link that leads to itself"
+    assert done.stderr.startswith(f"lowerdeck repro: data/below/x is {what}; ")
+
+
 def test_params_that_would_crash_the_parser_are_refused_before_dvc_reads_them(tmp_path: Path) -> None:
     (tmp_path / "params.yaml").write_text("a: " + "[" * 100_000)
     done = Project(tmp_path, {"PYTHONPATH": str(REPOSITORY / "pipeline")}).run(sys.executable, *REPRO)

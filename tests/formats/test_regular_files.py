@@ -16,7 +16,7 @@ from lowerdeck.config.yaml_text import read_mapping
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.datasets import arrays, digits, image_folder
 from lowerdeck.fingerprints import data
-from lowerdeck.formats.regular_files import check_regular, endless_kind
+from lowerdeck.formats.regular_files import check_regular, check_tree, endless_kind
 from lowerdeck.models import checkpoints
 from lowerdeck.runtime.loading import open_program
 from lowerdeck.runtime.twins import read_manifest
@@ -34,6 +34,21 @@ def test_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ]
     assert found == ["a named pipe", "a named pipe", "a device", "a socket", None, None, None, None]
     assert check_regular(Path("file")) == Path("file")
+
+
+def test_a_folder_is_checked_with_all_below_and_without_what_links_lead_to(tmp_path: Path) -> None:
+    (tmp_path / "data/a/b").mkdir(parents=True)
+    (tmp_path / "data/a/b/file").touch()
+    (tmp_path / "data/a/up").symlink_to("..")
+    (tmp_path / "data/a/missing").symlink_to("nothing")
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("data", "data/a/b/file", "none"):
+        check_tree(tmp_path / name)
+    (tmp_path / "data/a/b/linked").symlink_to(tmp_path / "pipe")
+    with pytest.raises(LowerdeckError, match="data/a/b/linked is a named pipe"):
+        check_tree(tmp_path / "data")
+    with pytest.raises(LowerdeckError, match="pipe is a named pipe"):
+        check_tree(tmp_path / "pipe")
 
 
 def of_images(pipe: Path) -> str:

@@ -20,6 +20,8 @@ from typing import Any
 
 import pytest
 
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.sweeps import engine
 from tests.marks import quick_first
 from tests.project import Project, tail
 
@@ -256,6 +258,15 @@ def test_a_mistake_is_an_error_before_anything_runs(
     assert message in refused.output
     assert "Traceback" not in refused.output
     assert len(list((swept_project.root / "sweeps").glob("*/journal.jsonl"))) == count
+
+
+def test_data_without_end_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    (tmp_path / "params.yaml").write_text("target: xnnpack_cpu\n")
+    (tmp_path / "dvc.yaml").write_text("stages: {compose: {cmd: python -m stages.compose, deps: [params.yaml, data]}}")
+    (tmp_path / "data").mkdir()
+    os.mkfifo(tmp_path / "data/pipe")
+    with pytest.raises(LowerdeckError, match="data/pipe is a named pipe, and reading it may never end"):
+        engine.prepare(tmp_path, [], None)
 
 
 def start(project: Project, *arguments: str) -> subprocess.Popen[str]:

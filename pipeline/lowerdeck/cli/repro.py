@@ -40,6 +40,23 @@ def _check_bounds(params: Path) -> None:
             raise ConfigurationError(f"{params} {problem}")
 
 
+def _check_dependencies(pipeline: Path) -> None:
+    """DVC reads all that stages depend on to hash it, and waits for ever for a pipe that nobody writes to.
+
+    Raises:
+        LowerdeckError: a dependency is, or contains, what cannot be read to its end.
+    """
+    from lowerdeck.config.yaml_text import read_mapping
+    from lowerdeck.formats.regular_files import check_tree
+
+    stages: Any = {}
+    with suppress(ConfigurationError):  # DVC says what is wrong with it
+        stages = read_mapping(pipeline).get("stages")
+    declared = [stage.get("deps") for stage in stages.values()] if isinstance(stages, dict) else []
+    for dependency in dict.fromkeys(each for deps in declared for each in deps or () if isinstance(each, str)):
+        check_tree(Path(dependency))
+
+
 def _repro(options: argparse.Namespace) -> NoReturn:
     """Repair the project in the current folder, and become `dvc repro`."""
     from lowerdeck.execution import dvc_state
@@ -48,6 +65,7 @@ def _repro(options: argparse.Namespace) -> NoReturn:
     if contents.RECORD.is_file() and contents.link_code(Path()):
         print("repro: pipeline/lowerdeck is the installed package now")
     _check_bounds(Path("params.yaml"))
+    _check_dependencies(Path("dvc.yaml"))
     for line in dvc_state.repair():
         print(f"repro: {line}")
     dvc_state.keep_locks()

@@ -19,6 +19,7 @@ from lowerdeck.config.choices import read_params
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.fingerprints.digests import FILES, digest
 from lowerdeck.fingerprints.versions import tool_versions
+from lowerdeck.formats.regular_files import check_tree
 from lowerdeck.sweeps import arguments, hydra_multirun, search, snapshot, warm
 from lowerdeck.sweeps.building import PointBuild
 from lowerdeck.sweeps.declaration import Stage, read_stages
@@ -57,6 +58,8 @@ def prepare(project: Path, typed: Sequence[str], store: str | None) -> Prepared:
             raise LowerdeckError(f"{project / name} is missing: run this in the folder of the project")
     given = arguments.to_hydra_overrides(typed)
     stages = read_stages(project / "dvc.yaml")
+    for source in sorted({source for stage in stages for source in stage.sources}):
+        check_tree(project / source)
     _make_data(project, stages)
     copy = snapshot.take(project, snapshot.copied_entries(stages))
     try:
