@@ -11,7 +11,9 @@ import pytest
 import torch
 
 from lowerdeck.contracts.errors import ConfigurationError
+from lowerdeck.execution.chosen.model import chosen_model
 from lowerdeck.models import factory
+from tests.handmade_build import write_config
 
 RESNET8 = "lowerdeck.models.networks.resnet8:ResNet8"
 Plugin = Callable[[str], str]
@@ -167,3 +169,16 @@ def test_a_module_that_refuses_eval_is_explained(plugin: Plugin) -> None:
     )
     with pytest.raises(ConfigurationError, match=r"Net whose eval\(\) raised NotImplementedError: always trains"):
         factory.build(factory.Options(factory=f"{module}:Net"), None)
+
+
+def test_the_current_folder_stays_whatever_the_factory_does(
+    plugin: Plugin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    away = "import os, torch\nos.chdir('/')\n"
+    module = plugin(f"{away}def net():\n    os.chdir('/')\n    return torch.nn.Identity()\nmade = net\n")
+    check(f"{module}:made")  # imports the module, because an assignment has no signature
+    assert Path.cwd() == tmp_path
+    write_config(model={"source": "factory", "options": {"factory": f"{module}:net"}})
+    assert isinstance(chosen_model(), torch.nn.Identity)
+    assert Path.cwd() == tmp_path

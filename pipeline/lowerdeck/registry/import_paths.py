@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Sequence
+from contextlib import chdir
 from typing import Any
 
 from lowerdeck.contracts.errors import ConfigurationError
@@ -94,7 +95,8 @@ def import_object(path: str, key: str) -> Any:
     """
     name, _, attribute = path.partition(":")
     try:
-        module = importlib.import_module(name)
+        with chdir("."):  # which a script that was not meant to be imported may change
+            module = importlib.import_module(name)
     except Exception as error:  # importing a user's module may raise anything
         raise ConfigurationError(
             f"{key}: {name} cannot be imported: {type(error).__name__}: {error}. Install it, or put the folder that "

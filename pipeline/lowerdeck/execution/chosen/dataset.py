@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from contextlib import chdir
 from typing import TYPE_CHECKING
 
 from lowerdeck.execution.resolved_config import section
@@ -17,7 +18,8 @@ def chosen_dataset(seed: int) -> Dataset:
     from lowerdeck.config.schema import DatasetConfig, ModelConfig
 
     config, model = section(DatasetConfig), section(ModelConfig)
-    source = datasets.source(config.source)
     dtypes = model.input_dtypes or ["float32"] * len(model.input_shapes)
-    wanted = {"input_dtypes": dtypes} if "input_dtypes" in inspect.signature(source.load).parameters else {}
-    return source.load(source.Options(**config.options), model.input_shapes, seed, **wanted)
+    with chdir("."):  # a user's module may change the folder, where build/ is looked for later
+        source = datasets.source(config.source)
+        wanted = {"input_dtypes": dtypes} if "input_dtypes" in inspect.signature(source.load).parameters else {}
+        return source.load(source.Options(**config.options), model.input_shapes, seed, **wanted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import chdir
 from typing import TYPE_CHECKING
 
 from lowerdeck.execution.resolved_config import section
@@ -16,8 +17,9 @@ def chosen_model() -> Module:
     from lowerdeck.config.schema import ModelConfig
 
     config = section(ModelConfig)
-    source = models.source(config.source)
-    model = source.build(source.Options(**config.options), config.weights)
+    with chdir("."):  # a user's factory may change the folder, where build/ is looked for later
+        source = models.source(config.source)
+        model = source.build(source.Options(**config.options), config.weights)
     fit_random = getattr(source, "fit_random", None)
     if config.weights is None and fit_random is not None:
         fit_random(model, config.input_shapes)
