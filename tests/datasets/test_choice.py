@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,8 @@ from lowerdeck.contracts.samples import Sample, finite_sample
 from lowerdeck.datasets import random_inputs
 from lowerdeck.datasets.choice import Choice, ChosenInputs, choose
 from lowerdeck.datasets.splits import ArraySplit, LoadedDataset
+from lowerdeck.execution.chosen.calibration import chosen_samples
+from tests.handmade_build import write_config
 
 
 class Sorted:
@@ -73,3 +77,14 @@ def test_samples_that_are_not_finite_are_named(value: float) -> None:
     message = r"sample 1 \(row 2 of mine\.npz\): 3 of 8 values of input 0 are NaN or infinite"
     with pytest.raises(LowerdeckError, match=message):
         list(ChosenInputs(split=split, indices=[0, 1]))
+
+
+@pytest.mark.parametrize(("asked", "said"), [(1000, True), (60, False), (None, False)])
+def test_calibration_says_when_it_uses_fewer_samples_than_asked_for(
+    asked: int | None, said: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_config(quantization={"num_calibration_samples": asked})
+    assert chosen_samples(Sorted(), 0) == list(range(60))
+    line = "calibrate: uses the 60 calibration samples of the data set, which has no more"
+    assert (line in capsys.readouterr().out) is said
