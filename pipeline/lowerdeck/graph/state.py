@@ -9,10 +9,13 @@ to a slice of it.
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.export.graph_signature import InputKind
+
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.graph.library_errors import described_node
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -46,6 +49,37 @@ def without_hidden_writes(program: ExportedProgram) -> ExportedProgram:
     functional: ExportedProgram = program.run_decompositions({})
     _restore_batch_norms(functional.graph_module)
     return functional
+
+
+def keep_inputs(program: ExportedProgram) -> None:
+    """Replace operators of an ATen program that write an input in place: whoever executes it still needs the input.
+
+    Raises:
+        LowerdeckError: what is written is read by another name, such as a view of the input.
+    """
+    inputs, nodes = set(program.graph_signature.user_inputs), list(program.graph.nodes)
+    memory: dict[torch.fx.Node, set[torch.fx.Node]] = {}  # as in _has_hidden_write
+    for number, node in enumerate(nodes):
+        written, shared = _written_and_shared(node)
+        owners = set().union(*(memory[source] for source in shared)) or {node}
+        if any(owner.name in inputs for source in written for owner in memory[source]):
+            functional, later = _functional(node.target), set(nodes[number + 1 :])
+            aliases = [other for other, its_owners in memory.items() if its_owners & owners]
+            if functional is None or any(user in later for other in aliases for user in other.users):
+                raise LowerdeckError(
+                    f"{described_node(node)} changes an input of the model in place, and what it changes is read by "
+                    "another name, e.g. as a view; compute a new tensor instead, such as `x = x * 2` for `x.mul_(2)`"
+                )
+            node.target, owners = functional, {node}
+        memory[node] = owners
+    program.graph_module.recompile()
+
+
+def _functional(target: Any) -> Any:
+    """The operator that makes a new tensor of what an in-place one writes, e.g. aten.mul.Tensor; None without one."""
+    namespace, _, name = target._schema.name.partition("::")
+    packet = getattr(getattr(torch.ops, namespace), name.removesuffix("_"), None)
+    return getattr(packet, target._overloadname, None) if name.endswith("_") else None
 
 
 def store_initial_state(program: ExportedProgram) -> None:

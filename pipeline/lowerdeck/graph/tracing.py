@@ -21,7 +21,7 @@ from lowerdeck.graph.masks import bound_masks
 from lowerdeck.graph.paired_results import separate_pairs
 from lowerdeck.graph.recurrent_layers import RecurrentAsLinear
 from lowerdeck.graph.sorting import sort_by_topk
-from lowerdeck.graph.state import store_buffers, without_hidden_writes
+from lowerdeck.graph.state import keep_inputs, store_buffers, without_hidden_writes
 
 if TYPE_CHECKING:
     import torch
@@ -44,8 +44,9 @@ def trace(
 
     Raises:
         LowerdeckError: the model returns other things than tensors in containers, calls operators of torchvision,
-            computes with complex numbers or random ones, has parameters that are not finite, or pools in a way that
-            ExecuTorch does not have; the message has the reason, and what to change.
+            computes with complex numbers or random ones, has parameters that are not finite, changes a view of an
+            input in place, or pools in a way that ExecuTorch does not have; the message has the reason, and what to
+            change.
         Exception: whatever torch.export, or the model's own code, raises.
     """
     with ChannelsLast() if memory_format == "channels_last" else nullcontext(), RecurrentAsLinear():
@@ -59,6 +60,7 @@ def trace(
     store_buffers(traced)
     average_slopes(traced)
     drop_assertions(traced)
+    keep_inputs(traced)
     traced = without_hidden_writes(traced)
     fold_constants(traced)
     fix_adaptive_max_pooling(traced)
