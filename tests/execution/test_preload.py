@@ -233,6 +233,13 @@ def test_what_later_stages_need_is_imported_while_the_first_one_runs(host: Host)
     assert [host.run(stage)[1] for _ in range(2)] == ["[True, False]\n", "[True, True]\n"]
 
 
+def test_a_module_that_fails_when_it_is_imported_is_left_to_its_stages(host: Host) -> None:
+    """Vela formats docstrings, which PYTHONOPTIMIZE=2 drops."""
+    host.serve(60, host.module("failing", "None.format()"), "tabnanny")
+    stage = host.module("stage", "import sys; print([name in sys.modules for name in ('failing', 'tabnanny')])")
+    assert host.run(stage) == (0, "[False, True]\n", "")
+
+
 def test_a_stage_that_needs_only_the_first_modules_does_not_wait_for_the_others(host: Host) -> None:
     others = [host.module(f"part_{number}", "import time; time.sleep(0.1)") for number in range(60)]
     host.serve(60, *others)

@@ -343,10 +343,13 @@ class _Imports:
             self.go_on()
 
     def go_on(self) -> None:
-        """Import the next module; one that is not installed is left out."""
+        """Import the next module; one that is not installed, or fails, is left to the stages that need it.
+
+        Vela fails where Python drops docstrings (PYTHONOPTIMIZE=2).
+        """
         import gc
 
-        with contextlib.suppress(ImportError):
+        with contextlib.suppress(Exception):
             importlib.import_module((self._first or self._modules or self._later).pop(0))
         gc.freeze()  # forks then copy fewer pages and collect less
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a library resets what Python sets, and clients may disconnect
