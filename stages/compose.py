@@ -19,9 +19,8 @@ def main() -> None:
 
     config = compose(Path("params.yaml"), Path("conf"))
     check_installed(config)
-    code = stage_code(asdict(config), Path.cwd())
+    write_json(paths.CODE, stage_code(asdict(config), Path.cwd()))
     write_text(paths.CONFIG, render(config))
-    write_json(paths.CODE, code)
     watched = plain_values(Path("dvc.yaml").read_text(encoding="utf-8"))["stages"]["compose"]["deps"]
     for path in unwatched([asdict(config.model), asdict(config.dataset)], watched):
         print(f"compose: DVC does not notice changes of {path}; list it in dvc.yaml under the deps of compose")

@@ -14,9 +14,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.export.graph_signature import InputKind
 
-from lowerdeck.contracts.errors import LowerdeckError
-from lowerdeck.graph.library_errors import described_node
-
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
@@ -52,26 +49,32 @@ def without_hidden_writes(program: ExportedProgram) -> ExportedProgram:
 
 
 def keep_inputs(program: ExportedProgram) -> None:
-    """Replace operators of an ATen program that write an input in place: whoever executes it still needs the input.
+    """Let an ATen program write into copies of inputs, which whoever executes it still needs.
 
-    Raises:
-        LowerdeckError: what is written is read by another name, such as a view of the input.
+    An operator that writes a whole input that nothing else reads is replaced by the one that makes a new tensor.
     """
     inputs, nodes = set(program.graph_signature.user_inputs), list(program.graph.nodes)
     memory: dict[torch.fx.Node, set[torch.fx.Node]] = {}  # as in _has_hidden_write
+    copied: set[torch.fx.Node] = set()
     for number, node in enumerate(nodes):
         written, shared = _written_and_shared(node)
         owners = set().union(*(memory[source] for source in shared)) or {node}
-        if any(owner.name in inputs for source in written for owner in memory[source]):
+        given = {owner for source in written for owner in memory[source] if owner.name in inputs}
+        if given:
             functional, later = _functional(node.target), set(nodes[number + 1 :])
             aliases = [other for other, its_owners in memory.items() if its_owners & owners]
             if functional is None or any(user in later for other in aliases for user in other.users):
-                raise LowerdeckError(
-                    f"{described_node(node)} changes an input of the model in place, and what it changes is read by "
-                    "another name, e.g. as a view; compute a new tensor instead, such as `x = x * 2` for `x.mul_(2)`"
-                )
-            node.target, owners = functional, {node}
+                copied |= given
+            else:
+                node.target, owners = functional, {node}
         memory[node] = owners
+    last = program.graph.find_nodes(op="placeholder")[-1]
+    for node in sorted(copied, key=lambda each: each.name):
+        with program.graph.inserting_after(last):
+            copy = program.graph.call_function(torch.ops.aten.clone.default, (node,))
+        copy.meta = dict(node.meta)
+        for user in [each for each in node.users if each is not copy]:
+            user.replace_input_with(node, copy)
     program.graph_module.recompile()
 
 

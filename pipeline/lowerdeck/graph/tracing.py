@@ -44,9 +44,8 @@ def trace(
 
     Raises:
         LowerdeckError: the model returns other things than tensors in containers, calls operators of torchvision,
-            computes with complex numbers or random ones, has parameters that are not finite, changes a view of an
-            input in place, or pools in a way that ExecuTorch does not have; the message has the reason, and what to
-            change.
+            computes with complex numbers or random ones, has parameters that are not finite, or pools in a way that
+            ExecuTorch does not have; the message has the reason, and what to change.
         Exception: whatever torch.export, or the model's own code, raises.
     """
     with ChannelsLast() if memory_format == "channels_last" else nullcontext(), RecurrentAsLinear():
