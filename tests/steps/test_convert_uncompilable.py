@@ -212,6 +212,7 @@ def test_where_nothing_may_be_excluded_the_message_names_the_operators_and_the_w
     assert "executorch raised AssertionError" in first
     assert any("aten_permute_copy_default (aten.permute_copy.default, shuffle, " in line for line in lines)
     assert "target.options.nodes_not_to_delegate: [" in lines[-1]
+    assert ("max_rounds: 0 rounds of exclusions were not enough" in lines[-1]) is ("max_rounds" in settings)
 
 
 def failing(error: Exception) -> Callable[..., bytes]:
@@ -238,3 +239,22 @@ def test_a_compiler_that_always_fails_ends_the_build_and_excludes_nothing(
             build.edge(), build.plan, build.backend(), build.samples, tmp_path, ConformanceSettings(), said.append
         )
     assert not any("stays on the CPU" in line for line in said)
+
+
+def test_what_arms_passes_fail_on_stays_on_the_cpu_alone() -> None:
+    """Their errors are wrapped, for a partition once more than for its pieces."""
+
+    class Hashed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding, self.head = nn.Embedding(16, 4), nn.Linear(4, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            scores: torch.Tensor = self.head(self.embedding((x * 2654435761) % 16).mean(1))
+            return scores
+
+    torch.manual_seed(0)
+    samples = [(torch.randint(0, 100_000, (1, 5)),) for _ in range(6)]
+    verdict, detail = lowered(Hashed().eval(), samples, create("ethos_u85_256"))
+    assert (verdict, detail.partition(";")[0]) == ("right", "10 of 12 operators delegated")
+    assert detail.count("stays on the CPU") == 1

@@ -71,7 +71,10 @@ def same_failure(error: BaseException, other: BaseException) -> bool:
 
 
 def _origin(error: BaseException) -> tuple[type, str, int]:
-    cause = error.__cause__ or error
+    cause = error
+    # That of a partition has one cause more than that of a piece, and ExecuTorch wraps what a pass raises.
+    while cause.__cause__ is not None and cause.__cause__.__traceback__ is not None:
+        cause = cause.__cause__
     *_, (frame, line) = traceback.walk_tb(cause.__traceback__)
     return type(cause), frame.f_code.co_filename, line
 

@@ -137,7 +137,7 @@ def convert_conforming(
             pieces = [PieceCompiler(manager, backend, folder / f"pieces_{n}", faulty) for n in range(len(failed))]
             kept = _uncompilable(failed, pieces, manager.exported_program(), replaced, samples, plan, report)
             if not may_exclude:
-                raise _not_compiled_error(failed[0], kept, plan) from failed[0]
+                raise _not_compiled_error(failed[0], kept, plan, settings) from failed[0]
             faulty = decompose_faulty(manager.exported_program(), faulty | _on_cpu(kept, plan, report))
             plan = replan(manager, backend, faulty)
             continue
@@ -497,7 +497,10 @@ def _not_conforming_error(
 
 
 def _not_compiled_error(
-    error: PartitionCompilationError, kept: Mapping[str, Reason], plan: DelegationPlan
+    error: PartitionCompilationError,
+    kept: Mapping[str, Reason],
+    plan: DelegationPlan,
+    settings: ConformanceSettings | None = None,
 ) -> ConversionError:
     if not kept:
         return ConversionError(
@@ -505,8 +508,10 @@ def _not_compiled_error(
             "(target.options.modules_not_to_delegate), or choose another target or converter"
         )
     places = "\n".join(f"  {place}" for place in _places(list(kept), plan))
+    by_itself = "evaluation.conformance.on_mismatch: exclude does so by itself, up to max_rounds times"
+    if settings is not None and settings.on_mismatch == "exclude":
+        by_itself = f"evaluation.conformance.max_rounds: {settings.max_rounds} rounds of exclusions were not enough"
     return ConversionError(
         f"{error}\n{_FAILS[type(error)].capitalize()}\n{places}\nKeep them on the CPU: "
-        f"target.options.nodes_not_to_delegate: [{', '.join(kept)}]; evaluation.conformance.on_mismatch: exclude does "
-        "so by itself, up to max_rounds times"
+        f"target.options.nodes_not_to_delegate: [{', '.join(kept)}]; {by_itself}"
     )
