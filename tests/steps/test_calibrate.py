@@ -89,7 +89,10 @@ def test_integers_beyond_those_of_the_target_are_refused() -> None:
         calibrate(program, quantizer, samples, len(samples))
 
 
-def test_a_network_that_differs_for_a_later_sample_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("layers", "cause"), [((), None), ((nn.BatchNorm1d(4),), "The model has batch norms, where such faults were found")]
+)
+def test_a_network_that_differs_for_a_later_sample_is_refused(layers: tuple[nn.Module, ...], cause: str | None) -> None:
     class Doubling(XNNPACKQuantizer):  # type: ignore[misc]  # ExecuTorch is untyped
         """Doubles negative numbers, as a fault of a decomposition might."""
 
@@ -102,7 +105,29 @@ def test_a_network_that_differs_for_a_later_sample_is_refused() -> None:
             return transformed
 
     quantizer = Doubling().set_global(get_symmetric_quantization_config())
-    program = export(nn.Sequential(nn.ReLU(), nn.Linear(4, 4)).eval(), [[1, 4]])
+    program = export(nn.Sequential(nn.ReLU(), nn.Linear(4, 4), *layers).eval(), [[1, 4]])
     samples = [(sign * torch.ones(1, 4),) for sign in (1, 1, -1)]
-    with pytest.raises(LowerdeckError, match=r"prepare another network .* output 0 is off by"):
+    with pytest.raises(LowerdeckError, match=r"prepare another network .* output 0 is off by") as caught:
         calibrate(program, quantizer, samples, len(samples))
+    assert (cause or "rounded. Choose another target") in str(caught.value)
+
+
+def test_a_refusal_names_inputs_beyond_the_integers_of_the_target() -> None:
+    """Seconds since 1970: the remainder is small, and Arm's passes compute it of 32 bits."""
+
+    class Clock(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(1, 3)
+
+        def forward(self, time: torch.Tensor) -> torch.Tensor:
+            scores: torch.Tensor = self.linear((time % 86400).float() / 86400)
+            return scores
+
+    samples = [(torch.tensor([[seconds]]),) for seconds in (1_700_000_000, 5_700_000_000)]
+    quantizer = create("ethos_u85_256").quantizer(QuantizationScheme(name="int8"))
+    assert quantizer is not None
+    program = export(Clock().eval(), [[1, 1]], input_dtypes=["int64"])
+    with pytest.raises(LowerdeckError, match=r"Inputs have integers that need more than 32 bits") as caught:
+        calibrate(program, quantizer, samples, len(samples))
+    assert "batch norms" not in str(caught.value)

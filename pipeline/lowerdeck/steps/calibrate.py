@@ -71,9 +71,10 @@ def calibrate(
         if num_samples == 0:
             assert program.example_inputs is not None
             example = program.example_inputs[0]
-            _check_prepared([(stream(prepared, program)(*example), _in_float(program)(*example))], quantizer)
+            outputs = stream(prepared, program)(*example), _in_float(program)(*example)
+            _check_prepared([(example, *outputs)], program, quantizer)
             return observer_state(prepared)
-        execute, in_float, compared = stream(prepared, program), _in_float(program), list[tuple[Any, Any]]()
+        execute, in_float, compared = stream(prepared, program), _in_float(program), list[tuple[Any, Any, Any]]()
         num_compared = min(num_samples, _MOST_COMPARED) if not initial_state(program) else 1
         for index, sample in enumerate(inputs("calibrate")):
             try:
@@ -82,11 +83,11 @@ def calibrate(
                 _check_finite(prepared)
                 raise
             if index < num_compared:
-                compared.append((outputs, in_float(*sample)))
+                compared.append((sample, outputs, in_float(*sample)))
             if index + 1 == num_compared:
-                _check_prepared(compared, quantizer)
+                _check_prepared(compared, program, quantizer)
     if len(compared) < num_compared:  # there are fewer samples than were announced
-        _check_prepared(compared, quantizer)
+        _check_prepared(compared, program, quantizer)
     _check_finite(prepared)
     refine_small_steps(prepared)
     make_room_for_biases(prepared)
@@ -129,26 +130,46 @@ def _in_float(program: ExportedProgram) -> Callable[..., Any]:
     return execute
 
 
-def _check_prepared(compared: Sequence[tuple[Any, Any]], quantizer: Quantizer) -> None:
+def _check_prepared(compared: Sequence[tuple[Any, Any, Any]], program: ExportedProgram, quantizer: Quantizer) -> None:
     """Raise LowerdeckError if what is about to be quantized is another network than the model.
 
     Args:
-        compared: For each of a few samples, what the prepared model computes, with observers that change nothing, and
-            what the float program computes.
+        compared: A few samples, each with what the prepared model computes for it, with observers that change nothing,
+            and what the float program computes.
+        program: ATen program of the float model.
         quantizer: The one that prepared the model.
     """
     if not compared:
         return
-    given, wanted = ([tree_leaves(each) for each in side] for side in zip(*compared, strict=True))
+    samples, given, wanted = ([tree_leaves(each) for each in part] for part in zip(*compared, strict=True))
     for number, pairs in enumerate(zip(zip(*given, strict=True), zip(*wanted, strict=True), strict=True)):
         difference = _difference(list(zip(*pairs, strict=True)))
         if difference is not None:
             raise LowerdeckError(
                 f"{type(quantizer).__name__} and torchao prepare another network for quantization than the model: "
-                f"output {number} {difference} before anything is rounded. Choose another target, or "
-                "`quantization: float32` where the target has it, or rewrite the model: docs/known_faults.md has what "
-                "such faults were found at, e.g. layers that are called several times, and batch norms"
+                f"output {number} {difference} before anything is rounded. {_likely_cause(samples, program)}Choose "
+                "another target, or `quantization: float32` where the target has it, or rewrite the model: "
+                "docs/known_faults.md has what such faults were found at"
             )
+
+
+def _likely_cause(samples: Sequence[Sequence[Any]], program: ExportedProgram) -> str:
+    """A sentence about what of the model a quantizer may not keep; nothing where it has nothing of the kind."""
+    if any(_exceeds_32_bits(value) for sample in samples for value in sample):
+        return "Inputs have integers that need more than 32 bits, which the target may not have. "
+    nodes = program.graph.find_nodes(op="placeholder")
+    signature = program.graph_signature
+    is_repeated = any(len(node.users) > 1 for node in nodes if node.name in signature.inputs_to_parameters)
+    norms = program.graph.find_nodes(op="call_function", target=torch.ops.aten.batch_norm.default)
+    found = ["layers that are called several times"] * is_repeated + ["batch norms"] * bool(norms)
+    return f"The model has {' and '.join(found)}, where such faults were found. " if found else ""
+
+
+def _exceeds_32_bits(value: Any) -> bool:
+    is_long = isinstance(value, torch.Tensor) and value.dtype == torch.int64
+    # Compared on both sides: the absolute value of the smallest number is negative.
+    limits = torch.iinfo(torch.int32)
+    return is_long and bool(((value > limits.max) | (value < limits.min)).any())
 
 
 def _difference(pairs: Sequence[tuple[Any, Any]]) -> str | None:
@@ -176,5 +197,4 @@ def _difference_of_integers(given: torch.Tensor, wanted: torch.Tensor) -> str | 
         return None
     place = tuple(differ.nonzero()[0])
     found = f"has {given[place].item()} in place of {wanted[place].item()}"
-    is_long = wanted.dtype == torch.int64 and bool((wanted.abs() > torch.iinfo(torch.int32).max).any())
-    return f"{found}, because the target's integers have 32 bits," if is_long else found
+    return f"{found}, because the target's integers have 32 bits," if _exceeds_32_bits(wanted) else found
