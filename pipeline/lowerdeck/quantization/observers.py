@@ -62,7 +62,7 @@ PER_TENSOR_ONLY = ("histogram",)
 def observed_by(spec: QuantizationSpec, choice: ObserverChoice) -> QuantizationSpec:
     """`spec` with the observer of `choice` instead of the backend's.
 
-    The smallest scale (`eps`) stays the backend's, because kernels may depend on it.
+    The smallest scale (`eps`) stays the backend's; `refine_small_steps` lowers it where a range needs that.
     """
     import dataclasses
 
