@@ -84,3 +84,12 @@ def test_a_tensor_of_zeros_keeps_the_backends_step() -> None:
     assert quantizer is not None
     state = calibrate(export(network, [[1, 4]]), quantizer, samples, len(samples))
     assert 2.0**-12 in [float(value) for name, value in state.tensors.items() if name.endswith(".eps")]
+
+
+def test_sixteen_bits_keep_the_step_of_arms_tables() -> None:
+    """A softmax has a range of 1, which is wide enough: with finer steps its table is tens of them off."""
+    network, samples = nn.Sequential(nn.Linear(4, 4), nn.Softmax(-1)).eval(), [(torch.randn(1, 4),) for _ in range(4)]
+    quantizer = create("ethos_u85_256").quantizer(QuantizationScheme(name="int16x8"))
+    assert quantizer is not None
+    state = calibrate(export(network, [[1, 4]]), quantizer, samples, len(samples))
+    assert {float(value) for name, value in state.tensors.items() if name.endswith(".eps")} <= {2.0**-12, 2.0**-16}

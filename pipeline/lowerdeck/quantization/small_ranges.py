@@ -1,7 +1,7 @@
 """Steps that are fine enough for tensors of small numbers: volts of an electrode, the factor of `x / 32768`.
 
-Observers have a smallest step (`eps`, 2^-12 for NXP's and XNNPACK's quantizers, 2^-16 for Arm's), so that a tensor of
-zeros has one, too. A range below 256 of these steps is left with few integers, or with zero alone.
+Observers have a smallest step (`eps`, 2^-12 for NXP's and XNNPACK's quantizers, 2^-16 for Arm's with 8 bits), so that a
+tensor of zeros has one, too. A range below 256 of these steps is left with few integers, or with zero alone.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ _LEAST_GIVEN = 2.0**-30
 _LEAST_COMPUTED = 2.0**-20
 """Smallest step of what is computed: XNNPACK takes no layer whose step is below 1/256 of its products', as that of one
 whose results are zeros but for rounding."""
+_MOST_INTEGERS = 255
+"""With 16 bits, Arm's quantizer takes a step of 2^-12 for every range below 16, which its tables need."""
 _MARGIN = 16
 """Observers choose narrower ranges than the values that they saw."""
 
@@ -45,10 +47,10 @@ def refine_small_steps(prepared: GraphModule) -> None:
 
 
 def _needed_steps(observer: Any) -> torch.Tensor:
-    """The range that an observer saw in each channel, or altogether, divided by the integers that it has; [n]."""
+    """The range that an observer saw in each channel, or altogether, divided by the integers that it needs; [n]."""
     seen = [getattr(observer, name, torch.zeros(0)).detach().flatten() for name in ("min_val", "max_val")]
     lowest, highest = (each.clamp(max=0) for each in (seen[0], -seen[1]))
     is_symmetric = observer.qscheme in (torch.per_tensor_symmetric, torch.per_channel_symmetric)
     width = -2 * torch.minimum(lowest, highest) if is_symmetric else -lowest - highest
-    steps: torch.Tensor = width / (observer.quant_max - observer.quant_min)
+    steps: torch.Tensor = width / min(observer.quant_max - observer.quant_min, _MOST_INTEGERS)
     return steps
