@@ -26,7 +26,7 @@ state."""
 class RecurrentAsLinear(TorchFunctionMode):
     """While it is active, recurrent layers compute the same with linear layers.
 
-    Those with packed sequences, with projections, in training mode or of varying length stay as they are.
+    Those with packed sequences, in training mode or of varying length stay as they are.
     """
 
     def __torch_function__(
@@ -87,10 +87,9 @@ def _is_plain(name: str, args: Sequence[Any]) -> bool:
     """Whether it is a layer whose steps can be written one after the other."""
     if len(args) != 9 or not isinstance(args[2], list | tuple):
         return False  # packed
-    values, _, weights, has_biases, num_layers, _, training, bidirectional, batch_first = args
+    values, _, weights, _, num_layers, _, training, bidirectional, batch_first = args
     length = values.shape[1 if batch_first and values.dim() == 3 else 0]
-    for_each = 4 if has_biases else 2
-    plain = len(weights) == num_layers * for_each * (2 if bidirectional else 1)
+    plain = len(weights) % (num_layers * (2 if bidirectional else 1)) == 0
     return plain and not training and isinstance(length, int) and values.dim() == 3
 
 
@@ -109,7 +108,8 @@ def _sequence(
     """`torch.gru` and its like: the outputs of all steps, and the last states of all layers and directions."""
     initial = (state,) if isinstance(state, Tensor) else tuple(state)
     found, last = values.transpose(0, 1) if batch_first else values, list[State]()
-    per_direction, directions = 4 if has_biases else 2, 2 if bidirectional else 1
+    directions = 2 if bidirectional else 1
+    per_direction = len(weights) // (num_layers * directions)  # with one more where states are projected
     for layer in range(num_layers):
         outputs = []
         for direction in range(directions):
@@ -128,9 +128,11 @@ def _direction(
 ) -> tuple[Tensor, State]:
     """Outputs [steps x batch x hidden] of one layer in one direction, and its last state."""
     of_input, of_state = weights[:2]
-    input_bias, state_bias = weights[2:] or (None, None)
+    input_bias, state_bias = weights[2:4] if len(weights) >= 4 else (None, None)
+    projection = weights[-1] if len(weights) % 2 else None
     given, found = linear(values, of_input, input_bias), []
     for row in reversed(range(len(given))) if backwards else range(len(given)):
         state = step(given[row], linear(state[0], of_state, state_bias), state)
+        state = state if projection is None else (linear(state[0], projection), *state[1:])
         found.append(state[0])
     return torch.stack(found[::-1] if backwards else found), state
