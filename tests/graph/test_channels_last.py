@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
@@ -55,6 +57,19 @@ def test_a_view_of_channels_last_memory_is_a_copy(network: type[nn.Module]) -> N
     x = torch.randn(SHAPE)
     program = export(model, [SHAPE], memory_format="channels_last").module(check_guards=False)
     torch.testing.assert_close(program(x.to(memory_format=torch.channels_last)), model(x))
+
+
+@pytest.mark.parametrize("flatten", [lambda y: torch.flatten(y, 1), lambda y: y.reshape(1, -1), lambda y: y.flatten(1)])
+def test_an_image_is_flattened_by_a_copy_of_its_own(flatten: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Which quantizers know: the copy within a `reshape` was one of floats, between two conversions."""
+
+    class Flattened(LeNet):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.linear(flatten(torch.max_pool2d(torch.relu(self.convolution(x)), 2)))  # type: ignore[no-any-return]
+
+    program = export(Flattened().eval(), [SHAPE], memory_format="channels_last")
+    operators = [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
+    assert [each for each in operators if "contiguous" in each or "clone" in each] == ["aten.contiguous.default"]
 
 
 def test_writing_into_such_a_view_is_refused_with_the_ways_out() -> None:

@@ -19,8 +19,8 @@ _OF_IMAGES = (
 class ChannelsLast(TorchFunctionMode):
     """While it is active, a model may do with channels-last memory what it does with contiguous memory.
 
-    - `x.view(...)` of memory that has no such view copies, as `x.reshape(...)` does: `x.view(x.size(0), -1)` behind a
-      convolution, as of LeNet, is right for contiguous memory alone.
+    - `x.view(...)` of memory that has no such view is one of a contiguous copy: `x.view(x.size(0), -1)` behind a
+      convolution, as of LeNet, is right for contiguous memory alone. `reshape` and `flatten` copy as well.
     - Convolutions and poolings get copies of contiguous tensors, such as a concatenation with constants or a reshaped
       linear layer's result. Their own results, and whatever follows, would be contiguous as well.
     """
@@ -44,10 +44,11 @@ class ChannelsLast(TorchFunctionMode):
             )
         if getattr(func, "__name__", "") in _OF_IMAGES and args and _is_contiguous_image(args[0]):
             return func(args[0].contiguous(memory_format=torch.channels_last), *args[1:], **(kwargs or {}))
-        if func is not torch.Tensor.view or kwargs or _has_view(*args):
-            return func(*args, **(kwargs or {}))
-        self._copies.append(args[0].reshape(*args[1:]))
-        return self._copies[-1]
+        if _needs_copy(func, args, kwargs or {}):
+            copy = func(args[0].contiguous(), *args[1:], **(kwargs or {}))
+            self._copies += [copy] * (func is torch.Tensor.view)
+            return copy
+        return func(*args, **(kwargs or {}))
 
 
 def _is_contiguous_image(x: Any) -> bool:
@@ -57,6 +58,30 @@ def _is_contiguous_image(x: Any) -> bool:
         and x.is_floating_point()
         and not x.is_contiguous(memory_format=torch.channels_last)
     )
+
+
+def _needs_copy(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether `func` gives an image another shape, which its memory has no view of.
+
+    A copy by an operator of its own is quantized as such, and computed on integers.
+    """
+    if not args or not isinstance(args[0], torch.Tensor) or args[0].is_contiguous():
+        return False
+    x, *rest = args
+    if func is torch.Tensor.view:
+        return not kwargs and not _has_view(x, *rest)
+    if x.ndim != 4 or not x.is_contiguous(memory_format=torch.channels_last):
+        return False
+    if func in (torch.Tensor.reshape, torch.reshape):
+        return not _has_view(x, *(rest or [kwargs["shape"]]))
+    if func in (torch.Tensor.flatten, torch.flatten):
+        first, last = _flattened(x.ndim, *rest, **kwargs)
+        return not _has_view(x, (*x.shape[:first], -1, *x.shape[last + 1 :]))
+    return False
+
+
+def _flattened(ndim: int, start_dim: int = 0, end_dim: int = -1) -> tuple[int, int]:
+    return start_dim % ndim, end_dim % ndim
 
 
 def _has_view(x: torch.Tensor, *shape: Any) -> bool:
