@@ -221,6 +221,11 @@ def test_the_input_example_is_the_test_vector(tmp_path: Path, monkeypatch: pytes
     sample = np.arange(192, dtype=np.float32).reshape(1, 3, 8, 8)
     paths.FIRMWARE.mkdir(exist_ok=True)
     np.save(paths.FIRMWARE / "input_0.npy", sample)
+    other = {**manifest, "program": {**manifest["program"], "sha256": "0" * 64}}
+    (paths.FIRMWARE / "manifest.json").write_text(json.dumps(other))
+    registry.save(tmp_path / "other", "0" * 32, "m-0", manifest)
+    assert Model.load(str(tmp_path / "other")).saved_input_example_info is None  # the bundle is of another build
+    (paths.FIRMWARE / "manifest.json").write_text(json.dumps(manifest))
     registry.save(tmp_path / "with", "0" * 32, "m-0", manifest)
     saved = Model.load(str(tmp_path / "with"))
     example: Any = saved.load_input_example(str(tmp_path / "with"))

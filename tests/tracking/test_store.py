@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from lowerdeck.config.schema import TrackingConfig
+from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.tracking.store import database_identity, find_or_create_experiment, opened
 from tests.project import AWKWARD_FOLDER
 
@@ -43,3 +44,22 @@ def test_another_database_at_the_same_place_has_another_identity(config: Trackin
     before = database_identity(config)
     (tmp_path / "mlflow.db").unlink()
     assert database_identity(config) != before
+
+
+def test_a_creation_that_was_interrupted_starts_again(
+    config: TrackingConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MLflow does not go on with half of its migrations: `table _alembic_tmp_experiments already exists`."""
+
+    def full(*_: object) -> None:
+        raise OSError("No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("mlflow.store.tracking.sqlalchemy_store.SqlAlchemyStore._create_default_experiment", full)
+        patched.setattr("lowerdeck.tracking.store._default_experiment", lambda _: full)
+        with pytest.raises(LowerdeckError, match="No space left"), opened(config):
+            pass
+    assert not (tmp_path / "mlflow.db").exists()
+    with opened(config) as store:
+        assert store.client.get_experiment("0").name == "Default"
+    assert [path.name for path in tmp_path.glob("*mlflow.db*") if "new" in path.name] == []

@@ -52,7 +52,8 @@ _METRICS = {
 def print_summary(console: Console, graph: PlanGraph) -> None:
     """Print what the plan delegates, and what it computes wrongly."""
     plan, metrics = graph.plan, coverage(graph.plan)
-    shares = f", {100 * metrics['accelerated_macs_share']:.1f} % of the MACs" if metrics["total_macs"] else ""
+    together = " altogether" if plan.libraries else ""
+    shares = f", {100 * metrics['accelerated_macs_share']:.1f} % of the MACs{together}" if metrics["total_macs"] else ""
     _line(console, Text(f"{plan.backend}: {plan.summary}{shares}"))
     for mismatch in plan.mismatches:
         _line(console, Text(f"{MISMATCH}: {mismatch}", style="yellow"))

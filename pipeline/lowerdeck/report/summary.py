@@ -169,7 +169,7 @@ def coverage(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
         return []
     table = []
     for what, share, total in (
-        *([("MACs on CMSIS-NN", "accelerated_macs_share", "total_macs")] if "cmsis_nn_macs" in metrics else []),
+        *([("MACs on CMSIS-NN", "cmsis_nn_macs_share", "total_macs")] if "cmsis_nn_macs" in metrics else []),
         ("delegated MACs", "delegated_macs_share", "total_macs"),
         ("delegated parameters", "delegated_parameter_share", "total_parameters"),
     ):

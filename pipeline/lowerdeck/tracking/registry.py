@@ -74,12 +74,13 @@ def _new_version(
     store: TrackingStore, name: str, run_id: str, build_key: str, manifest: Mapping[str, Any]
 ) -> ModelVersion:
     model, _ = find_or_create_model(store.client, store.client.get_run(run_id))
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary, "model")
-        save(folder, run_id, model.model_id, manifest)
-        with extended_upload_timeout():
-            store.client.log_model_artifacts(model.model_id, str(folder))
-    store.client.finalize_logged_model(model.model_id, "READY")
+    if not model.tags.get(_VERSIONS):  # otherwise other versions have these files, which never change
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = Path(temporary, "model")
+            save(folder, run_id, model.model_id, manifest)
+            with extended_upload_timeout():
+                store.client.log_model_artifacts(model.model_id, str(folder))
+        store.client.finalize_logged_model(model.model_id, "READY")
     if not store.client.search_registered_models(_name_filter(name)):
         store.client.create_registered_model(name)
     version = store.client.create_model_version(
@@ -134,10 +135,13 @@ def input_example(manifest: Mapping[str, Any]) -> Any:
     """The inputs of the firmware bundle's test vector, a real sample, in the form that the signature describes.
 
     Returns:
-        One array, or arrays by input name; None where the build has no test vector.
+        One array, or arrays by input name; None where build/firmware has no test vector, or is of another program.
     """
     import numpy as np
 
+    bundled = paths.FIRMWARE / paths.MANIFEST.name
+    if not bundled.is_file() or read_json(bundled)["program"]["sha256"] != manifest["program"]["sha256"]:
+        return None
     called = names(manifest["inputs"], "input")
     files = [paths.FIRMWARE / f"input_{index}.npy" for index in range(len(called))]
     if not all(file.is_file() for file in files):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import os
+import secrets
 import sqlite3
 import tempfile
 import time
@@ -67,10 +69,31 @@ def opened(config: TrackingConfig) -> Iterator[TrackingStore]:
         default = _default_experiment(DEFAULT_EXPERIMENT.original())
         # Of two processes that create the tables of a new database at once, one would fail.
         with lock(uri), DEFAULT_EXPERIMENT.active(default):
+            _create(uri, MlflowClient)
             client = MlflowClient(tracking_uri=uri)
         yield TrackingStore(client=client, uri=uri)
     except (MlflowException, sqlalchemy.exc.SQLAlchemyError, OSError) as error:
         raise LowerdeckError(unavailable_message(uri, str(error))) from error
+
+
+def _create(uri: str, client: Callable[..., Any]) -> None:
+    """Create a local database that does not exist, under another name until it is whole.
+
+    MLflow makes its tables by dozens of migrations, and goes on with none that was interrupted.
+    """
+    database = database_file(uri)
+    if database is None or (database.is_file() and database.stat().st_size):
+        return
+    location, mark, query = uri.partition("?")
+    folder, slash, name = location.rpartition("/")
+    for left in database.parent.glob(f".{glob.escape(database.name)}.*.new*"):  # by a full disk or a kill
+        left.unlink(missing_ok=True)
+    # Each time another name: MLflow keeps what it has opened by its address.
+    new = f"{folder}{slash}.{name}.{secrets.token_hex(4)}.new{mark}{query}"
+    client(tracking_uri=new)
+    file = database_file(new)
+    assert file is not None
+    file.replace(database)
 
 
 def _default_experiment(original: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
