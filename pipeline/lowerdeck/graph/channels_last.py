@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves
 
 from lowerdeck.contracts.errors import LowerdeckError
 
@@ -27,7 +28,10 @@ class ChannelsLast(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self._copies: list[torch.Tensor] = []
+        self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []
+        """Images, and what became copies of them."""
+        self._stale: list[torch.Tensor] = []
+        """Images that lack what the model has written into a copy."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -35,18 +39,24 @@ class ChannelsLast(TorchFunctionMode):
         """See TorchFunctionMode.
 
         Raises:
-            LowerdeckError: the model writes into what has become a copy, where it expects to write into the whole.
+            LowerdeckError: the model reads an image after it has written into what is a copy of it here.
         """
-        if self._copies and _writes(func) and any(_share_memory(args[0], copy) for copy in self._copies):
+        tensors = (
+            [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)] if self._copies else []
+        )
+        if any(_share_memory(each, image) for image in self._stale for each in tensors):
             raise LowerdeckError(
-                "the model writes into x.view(...) of channels-last memory, which has no such view; write into a slice "
-                "of x itself, or set model.memory_format: contiguous"
+                "the model reads an image x into whose x.view(...), x.reshape(...) or x.flatten(...) it has written; of "
+                "channels-last memory that is a copy. Write into a slice of x itself, or set "
+                "model.memory_format: contiguous"
             )
+        if tensors and _writes(func):
+            self._stale += [image for image, copy in self._copies if _share_memory(tensors[0], copy)]
         if getattr(func, "__name__", "") in _OF_IMAGES and args and _is_contiguous_image(args[0]):
             return func(args[0].contiguous(memory_format=torch.channels_last), *args[1:], **(kwargs or {}))
         if _needs_copy(func, args, kwargs or {}):
             copy = func(args[0].contiguous(), *args[1:], **(kwargs or {}))
-            self._copies += [copy] * (func is torch.Tensor.view)
+            self._copies.append((args[0], copy))
             return copy
         return func(*args, **(kwargs or {}))
 
@@ -102,7 +112,5 @@ def _writes(func: Any) -> bool:
     return name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
 
 
-def _share_memory(written: Any, copy: torch.Tensor) -> bool:
-    if not isinstance(written, torch.Tensor):
-        return False
-    return bool(written.untyped_storage()._cdata == copy.untyped_storage()._cdata)
+def _share_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
