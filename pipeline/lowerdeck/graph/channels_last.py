@@ -46,7 +46,7 @@ class ChannelsLast(TorchFunctionMode):
         )
         if any(_share_memory(each, image) for image in self._stale for each in tensors):
             raise LowerdeckError(
-                "the model reads an image x into whose x.view(...), x.reshape(...) or x.flatten(...) it has written; of "
+                "the model reads an image x, and has written into x.view(...), x.reshape(...) or x.flatten(...): of "
                 "channels-last memory that is a copy. Write into a slice of x itself, or set "
                 "model.memory_format: contiguous"
             )
