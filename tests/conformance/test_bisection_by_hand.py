@@ -114,6 +114,22 @@ def test_neighbours_that_are_wrong_only_together_are_found_wherever_pieces_are_c
         assert set(found.units) == together
 
 
+def test_pieces_of_all_that_is_loose_are_compiled_at_once() -> None:
+    calls = []
+
+    def check_all(pieces: Sequence[Sequence[Unit]]) -> list[PartitionConformance | None]:
+        calls.append(len(pieces))
+        loose = replace(conformance(False).worst, sensitivity=100.0)
+        right = conformance(False)
+        return [
+            PartitionConformance(partition="tag0", depth=1, outputs=(loose,)) if len(p) > 2 else right for p in pieces
+        ]
+
+    assert find_hidden(units(100), lambda chosen: check_all([chosen])[0], check_all) is None
+    assert calls[:4] == [8, 24, 48, 8]  # pieces of 12 or 13, of 4 or 5, of 2 or 3, and parts of those of 3
+    assert len(calls) <= 12
+
+
 def test_units_with_small_bounds_are_not_divided() -> None:
     compiler = Compiler(lambda names: False)
     assert find_hidden(units(16), compiler, all_by(compiler)) is None

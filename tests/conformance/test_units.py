@@ -8,6 +8,7 @@ import torch
 from torch import fx
 
 from lowerdeck.conformance.units import units
+from lowerdeck.graph.nodes import constant_names
 from tests.conftest import Lowered
 
 Q, DQ = (
@@ -89,3 +90,12 @@ def test_every_node_of_a_lowered_network_is_in_one_unit(lowered: Callable[[str],
         }
         assert {name for name in sources if name in names} <= seen | set(unit)
         seen |= set(unit)
+
+
+def test_a_transposed_weight_belongs_to_its_layer(lowered: Callable[[str], Lowered]) -> None:
+    """NXP's converter takes a layer only with constant weights, and the edge program transposes them."""
+    program = lowered("neutron_imxrt700").converted.replaced[-1].program
+    (layer,) = (
+        unit for unit in units(program.graph, constants=constant_names(program)) if "aten_addmm_default" in unit
+    )
+    assert any(name.startswith("aten_permute_copy") for name in layer)

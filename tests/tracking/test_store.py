@@ -63,3 +63,24 @@ def test_a_creation_that_was_interrupted_starts_again(
     with opened(config) as store:
         assert store.client.get_experiment("0").name == "Default"
     assert [path.name for path in tmp_path.glob("*mlflow.db*") if "new" in path.name] == []
+
+
+def test_what_mlflow_refuses_is_no_fault_of_the_database(config: TrackingConfig) -> None:
+    def create_twice() -> None:
+        with opened(config) as store:
+            store.client.create_experiment("Default")
+
+    with pytest.raises(LowerdeckError, match=r"refuses what was asked of it: .*already exists") as refused:
+        create_twice()
+    assert "cannot be used" not in str(refused.value)
+
+
+def test_a_file_that_cannot_be_read_is_no_fault_of_the_database(config: TrackingConfig, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), opened(config):
+        (tmp_path / "absent").read_bytes()
+
+
+def test_a_database_that_cannot_be_opened_is_named_with_the_way_out(config: TrackingConfig, tmp_path: Path) -> None:
+    (tmp_path / "mlflow.db").mkdir()
+    with pytest.raises(LowerdeckError, match=r"unable to open database file.*\n.*must be writable"), opened(config):
+        pytest.fail("opened")

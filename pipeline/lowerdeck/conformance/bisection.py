@@ -6,9 +6,9 @@ that the edge program computes at their inputs, so that an error before a piece 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
 from executorch.exir.backend.partitioner import PartitionResult
@@ -24,7 +24,7 @@ from lowerdeck.contracts.partition_hooks import HookPosition, Partition, Partiti
 from lowerdeck.contracts.plan import Reason
 from lowerdeck.delegation.compilation import same_failure
 from lowerdeck.delegation.partition_chain import partition_chain
-from lowerdeck.graph.nodes import DELEGATION_TAG, operator_name
+from lowerdeck.graph.nodes import DELEGATION_TAG, constant_names, operator_name
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -96,31 +96,55 @@ def find_hidden(found: Sequence[Unit], check: Check, check_all: CheckAll) -> Cul
         check: Compiles some consecutive units.
         check_all: Compiles several such pieces at once, which takes little longer than one.
     """
-    if len(found) < 2:
-        return None
+    level, levels = [found], []
+    while level := [pieces for pieces in level if len(pieces) > 1]:
+        divided = list(map(_divided, level))
+        pieces = list(chain.from_iterable(divided))
+        conformances = check_all(pieces)
+        if (culprit := _first_wrong(pieces, conformances, check)) is not None:
+            return culprit
+        levels.append([cut for each in divided if sum(map(len, each)) > 2 for cut in _cuts(each)])
+        level = [piece for piece, conformance in zip(pieces, conformances, strict=True) if _may_hide(conformance)]
+    across = (_find_across(cuts, check, check_all) for cuts in levels)
+    return next(filter(None, across), None)
+
+
+def _divided(found: Sequence[Unit]) -> list[Sequence[Unit]]:
+    """Pieces of about the same size, at least two."""
     count = min(_MOST_PIECES, max(2, len(found) // _LEAST_UNITS))
     bounds = [len(found) * index // count for index in range(count + 1)]
-    divided = [found[start:end] for start, end in pairwise(bounds)]
-    for pieces, conformance in zip(divided, check_all(divided), strict=True):
-        if _is_wrong(conformance):
-            return find_culprit(pieces, check, len(pieces))
-        if _may_hide(conformance) and (culprit := find_hidden(pieces, check, check_all)) is not None:
-            return culprit
-    return _find_across(found, bounds[1:-1], check, check_all) if len(found) > 2 else None
+    return [found[start:end] for start, end in pairwise(bounds)]
 
 
-def _find_across(found: Sequence[Unit], cuts: Sequence[int], check: Check, check_all: CheckAll) -> Culprit | None:
+def _cuts(divided: Sequence[Sequence[Unit]]) -> Iterator[tuple[Sequence[Unit], Sequence[Unit]]]:
+    """The units before and after each cut, as many as can be looked at together for all cuts at once."""
+    reach = max(1, sum(map(len, divided)) // len(divided) // 2)
+    for before, after in pairwise(divided):
+        yield before[-reach:], after[:reach]
+
+
+def _find_across(
+    cuts: Sequence[tuple[Sequence[Unit], Sequence[Unit]]], check: Check, check_all: CheckAll
+) -> Culprit | None:
     """What is wrong only together, and was cut apart: units around each cut, fewer where rounding may hide it."""
-    reach = max(1, len(found) // (len(cuts) + 1) // 2)
-    while cuts and reach:
-        pieces = [found[cut - reach : cut + reach] for cut in cuts]
+    while cuts:
+        pieces = [[*before, *after] for before, after in cuts]
         conformances = check_all(pieces)
-        for units_across, conformance in zip(pieces, conformances, strict=True):
-            if _is_wrong(conformance):
-                return find_culprit(units_across, check, len(units_across))
-        cuts = [cut for cut, found_there in zip(cuts, conformances, strict=True) if _may_hide(found_there)]
-        reach //= 2
+        if (culprit := _first_wrong(pieces, conformances, check)) is not None:
+            return culprit
+        halved = [(before[(len(before) + 1) // 2 :], after[: len(after) // 2]) for before, after in cuts]
+        cuts = [
+            cut for cut, conformance in zip(halved, conformances, strict=True) if _may_hide(conformance) and all(cut)
+        ]
     return None
+
+
+def _first_wrong(
+    pieces: Sequence[Sequence[Unit]], conformances: Sequence[PartitionConformance | None], check: Check
+) -> Culprit | None:
+    """The culprit in the first piece that computes something else."""
+    wrong = (piece for piece, conformance in zip(pieces, conformances, strict=True) if _is_wrong(conformance))
+    return next((find_culprit(piece, check, len(piece)) for piece in wrong), None)
 
 
 def find_uncompilable(found: Sequence[Unit], fails: Callable[[Sequence[Unit]], bool]) -> list[tuple[Unit, ...]]:
@@ -229,19 +253,20 @@ def culprit_of(
         except (OSError, MemoryError):  # a full disk, for example, says nothing about operators
             raise
         except Exception:  # a piece that cannot be compiled or executed alone shows nothing, whatever is raised
-            return [None] if len(pieces) == 1 else [check(chosen) for chosen in pieces]
+            half = len(pieces) // 2
+            return [*check_all(pieces[:half]), *check_all(pieces[half:])] if half else [None]
 
     def check(chosen: Sequence[Unit]) -> PartitionConformance | None:
         return check_all([chosen])[0]
 
-    found = units(part.program.graph)
+    found = units(part.program.graph, constants=constant_names(part.program))
     return find_hidden(found, check, check_all) if may_hide else find_culprit(found, check, max_together)
 
 
 def uncompilable_pieces(
     error: PartitionCompilationError,
     compiler: PieceCompiler,
-    graph: Graph,
+    program: ExportedProgram,
     samples: Sequence[Values] = (),
     suspected: Collection[tuple[str, ...]] = (),
 ) -> list[tuple[Unit, ...]]:
@@ -250,7 +275,7 @@ def uncompilable_pieces(
     Args:
         error: How the partition failed to compile, or to execute.
         compiler: Compiles pieces of it.
-        graph: The edge program's.
+        program: The edge program.
         samples: For every sample the values of all nodes, to execute pieces on.
         suspected: `operators_in` units to which other partitions owe that they fail; they are tried first, because
             blocks of a network fail alike. What else may fail shows when the program is lowered without them.
@@ -268,7 +293,8 @@ def uncompilable_pieces(
             return same_failure(error, raised)
         return False
 
-    found = units(graph, error.nodes)
+    graph = program.graph
+    found = units(graph, error.nodes, constant_names(program))
     alike: list[tuple[Unit, ...]] = [
         (unit,) for unit in found if suspected and operators_in(unit, graph) in suspected and fails([unit])
     ]

@@ -21,20 +21,28 @@ Unit = tuple[str, ...]
 """Names of nodes, in the graph's order."""
 
 
-def units(graph: Graph, names: Collection[str] | None = None) -> list[Unit]:
+def units(graph: Graph, names: Collection[str] | None = None, constants: Collection[str] = ()) -> list[Unit]:
     """The units of a partition, so ordered that none depends on a later one.
 
     Args:
         graph: The partition's subgraph, or the edge program with it.
         names: The partition's nodes; None for all of `graph`.
+        constants: Placeholders of constants. What is computed from these alone, such as a transposed weight, belongs to
+            its users: a backend expects a constant there.
     """
     nodes = [node for node in graph.nodes if node.op == "call_function" and (names is None or node.name in names)]
     is_quantized = any(operator_name(node).startswith(STATIC_QUANTIZE) for node in nodes)
+    constant = {node for node in graph.nodes if node.op == "placeholder" and node.name in constants}
+    for node in nodes:
+        if node.all_input_nodes and constant.issuperset(node.all_input_nodes):
+            constant.add(node)
     joined = networkx.Graph()
     joined.add_nodes_from(nodes)
     for node in nodes:
         users = (user for user in node.users if user in joined)
-        joined.add_edges_from((node, user) for user in users if _belong_together(node, user, is_quantized))
+        joined.add_edges_from(
+            (node, user) for user in users if node in constant or _belong_together(node, user, is_quantized)
+        )
     members = {node: index for index, unit in enumerate(networkx.connected_components(joined)) for node in unit}
     between = networkx.DiGraph()
     between.add_nodes_from(dict.fromkeys(members[node] for node in nodes))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
+    from torch.export import ExportedProgram
 
 
 DELEGATION_TAG = "delegation_tag"
@@ -72,3 +73,11 @@ def is_operator(name: str, pattern: str) -> bool:
     """
     wanted = pattern.replace("::", ".")
     return wanted in (name, name.rpartition(".")[0])
+
+
+def constant_names(program: ExportedProgram) -> frozenset[str]:
+    """Names of the placeholders of parameters, buffers and constants."""
+    signature = program.graph_signature
+    return frozenset(
+        (*signature.inputs_to_parameters, *signature.inputs_to_buffers, *signature.inputs_to_lifted_tensor_constants)
+    )

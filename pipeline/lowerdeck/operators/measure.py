@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import chdir
@@ -40,7 +41,7 @@ from lowerdeck.steps.quantize import quantize
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-_PLACE = re.compile(r" \(at \w+ \([^()]*\)\)")
+_PLACE = re.compile(r" \(at \w+ \([^()]*\)\)| \([^()]*/operators/case\.py:\d+\)")
 _NUM_SAMPLES = 4
 """Number of inputs to calibrate with; the first one is also executed."""
 _MOVING = ("XNNConvert", "XNNStaticTranspose", "XNNStaticReshape", "XNNCopy")
@@ -301,4 +302,4 @@ def _innermost_frame(error: Exception) -> traceback.FrameSummary:
 def _one_line(error: Exception) -> str:
     """The first 200 characters of the message, without line breaks and without the place, which is in the case."""
     message = _PLACE.sub("", " ".join(str(error).split()))
-    return message if len(message) <= 200 else f"{message[:200]} ..."
+    return textwrap.shorten(message, 200, placeholder=" ...")

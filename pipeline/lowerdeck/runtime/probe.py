@@ -25,25 +25,6 @@ HINT = ". Programs without delegates can be executed with engine='interpreter' t
 _WAY_OUT = "Execute it only with files of its own build, which `dvc repro convert` makes again"
 
 
-def native_crash(data: bytes, methods: Sequence[Method]) -> str | None:
-    """How ExecuTorch's runtime ends its process when it executes every method once: signal and reason, if it does.
-
-    Args:
-        data: The `.pte`, structurally valid.
-        methods: Its methods.
-
-    Raises:
-        LowerdeckError: it timed out.
-    """
-    returncode, messages = _executed_natively(data, methods)
-    return f"{exit_name(returncode)}: {messages}" if returncode < 0 else None
-
-
-def _executed_natively(data: bytes, methods: Sequence[Method]) -> tuple[int, str]:
-    done = _run_worker(methods, None, data, "ExecuTorch's runtime did not execute the program once")
-    return done.returncode, reason(done.stderr.decode(errors="replace").splitlines()) or "no reason reported"
-
-
 def probe_native(data: bytes, methods: Sequence[Method]) -> None:
     """Execute every method once with ExecuTorch's runtime.
 
@@ -54,9 +35,11 @@ def probe_native(data: bytes, methods: Sequence[Method]) -> None:
     Raises:
         LowerdeckError: the runtime reported an error, crashed or timed out.
     """
-    returncode, messages = _executed_natively(data, methods)
+    done = _run_worker(methods, None, data, "ExecuTorch's runtime did not execute the program once")
+    returncode = done.returncode
     if returncode == 0:
         return
+    messages = reason(done.stderr.decode(errors="replace").splitlines()) or "no reason reported"
     if returncode < 0:
         delegates = ", ".join(dict.fromkeys(delegate.backend for method in methods for delegate in method.delegates))
         inside = f"; its partitions for {delegates} may be damaged" if delegates else ""

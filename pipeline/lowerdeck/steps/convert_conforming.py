@@ -439,7 +439,7 @@ def _uncompilable(
         parts = [part for part in replaced if part.nodes == error.nodes]
         tried = all_values(program, parts[0], samples) if isinstance(error, PartitionExecutionError) else ()
         kept: dict[str, Reason] = {}
-        for units in uncompilable_pieces(error, compiler, program.graph, tried, suspected):
+        for units in uncompilable_pieces(error, compiler, program, tried, suspected):
             suspected |= {operators_in(units[0], program.graph)} if len(units) == 1 else set()
             if len(units) > _SHORT and has_split:
                 continue

@@ -14,7 +14,7 @@ from lowerdeck.contracts.plan import DelegationPlan, listed
 from lowerdeck.formats.pte import Delegate, KernelCall, Method, read_pte
 from lowerdeck.runtime.floats import FloatProgram
 from lowerdeck.runtime.interpreter import Twin
-from lowerdeck.runtime.probe import native_crash
+from lowerdeck.runtime.native import native_crash
 from lowerdeck.steps.convert import Converted
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def refused_calls(
             f"ExecuTorch's kernel {fault.operator}, which {_computes(converted, fault.instruction, plan)}, {fault.what}"
             for fault in faults
         ]
-    if crash := _crash(converted, plan):
+    if crash := _crash(converted, program.encode(sample), plan):
         return [crash]
     try:
         program.first_call(*sample)
@@ -73,7 +73,7 @@ def refused_calls(
     return []
 
 
-def _crash(converted: Converted, plan: DelegationPlan) -> str | None:
+def _crash(converted: Converted, inputs: Inputs, plan: DelegationPlan) -> str | None:
     """The kernel that ends a process, before it ends this one; delegates have been executed alone by then."""
     method = _forward(converted)
     calls = {
@@ -81,7 +81,7 @@ def _crash(converted: Converted, plan: DelegationPlan) -> str | None:
         for index, each in reversed(list(enumerate(method.chains[0])))
         if isinstance(each, KernelCall)
     }
-    crash = native_crash(converted.program, [method]) if calls else None
+    crash = native_crash(converted.program, method, inputs) if calls else None
     if crash is None:
         return None
     function = _FUNCTION.search(crash)

@@ -68,12 +68,25 @@ def redact_credentials(uri: str) -> str:
 
 def unavailable_message(uri: str, reason: str) -> str:
     """The message for a database or server that cannot be used."""
+    server, database = (
+        "Start the server or fix its address",
+        "Its file and folder must be writable, on a disk with room",
+    )
+    return _message(uri, f"cannot be used: {textwrap.shorten(reason, 300)}", server if is_server(uri) else database)
+
+
+def refused_message(uri: str, reason: str) -> str:
+    """The message for a request that the database or server understood and refused."""
+    return _message(uri, f"refuses what was asked of it: {textwrap.shorten(reason, 300)}", "Mend what it names")
+
+
+def _message(uri: str, what: str, advice: str) -> str:
     source = "MLFLOW_TRACKING_URI" if os.environ.get("MLFLOW_TRACKING_URI") else "tracking.uri"
     kind = "server" if is_server(uri) else "database"
     return (
-        f"the MLflow {kind} {redact_credentials(uri)} (from {source}) cannot be used: {textwrap.shorten(reason, 300)}\n"
-        f"Everything built so far remains. Start the {kind} or fix its address, and the next `dvc repro` runs only "
-        "this stage; `tracking: none` in params.yaml turns tracking off."
+        f"the MLflow {kind} {redact_credentials(uri)} (from {source}) {what}\n"
+        f"Everything built so far remains. {advice}; a stage that failed here is all that the next `dvc repro` runs. "
+        "`tracking: none` in params.yaml turns tracking off."
     )
 
 

@@ -43,6 +43,8 @@ def reading(config: TrackingConfig) -> Iterator[Reader]:
         with ExitStack() as stack:
             yield Reader(config=config, uri=uri, stack=stack)
     except OSError as error:
+        if error.errno is not None:
+            raise  # of a file; those of requests have none
         raise LowerdeckError(unavailable_message(uri, str(error))) from error
 
 

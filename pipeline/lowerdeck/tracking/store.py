@@ -22,6 +22,7 @@ from lowerdeck.tracking.address import (
     artifact_location,
     database_file,
     redact_credentials,
+    refused_message,
     tracking_uri,
     unavailable_message,
 )
@@ -71,8 +72,18 @@ def opened(config: TrackingConfig) -> Iterator[TrackingStore]:
         with lock(uri), DEFAULT_EXPERIMENT.active(default):
             _create(uri, MlflowClient)
             client = MlflowClient(tracking_uri=uri)
-        yield TrackingStore(client=client, uri=uri)
     except (MlflowException, sqlalchemy.exc.SQLAlchemyError, OSError) as error:
+        raise LowerdeckError(unavailable_message(uri, str(error))) from error
+    try:
+        yield TrackingStore(client=client, uri=uri)
+    except MlflowException as error:
+        status: int = error.get_http_status_code()  # type: ignore[no-untyped-call]
+        is_refusal = 400 <= status < 500
+        message = refused_message if is_refusal else unavailable_message
+        raise LowerdeckError(message(uri, str(error))) from error
+    except (sqlalchemy.exc.SQLAlchemyError, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # of a file; those of requests have none
         raise LowerdeckError(unavailable_message(uri, str(error))) from error
 
 

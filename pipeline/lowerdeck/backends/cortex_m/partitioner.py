@@ -25,7 +25,6 @@ from lowerdeck.backends.cortex_m.passes import (
 from lowerdeck.backends.cortex_m.quantizer import is_checked
 from lowerdeck.backends.cortex_m.reasons import (
     Reasons,
-    constant_names,
     left_in_float,
     not_on_integers,
     refusals,
@@ -36,7 +35,7 @@ from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.plan import CMSIS_NN, Reason, ReasonCode
 from lowerdeck.delegation.exclusion import Exclusion, excluded_by, matches_aten_node, missing_kernel_error
 from lowerdeck.graph import library_errors
-from lowerdeck.graph.nodes import DEQUANTIZE, KERNEL_LIBRARY, QUANTIZE, operator_name
+from lowerdeck.graph.nodes import DEQUANTIZE, KERNEL_LIBRARY, QUANTIZE, constant_names, operator_name
 from lowerdeck.graph.preserved_operators import can_decompose
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from lowerdeck.backends.cortex_m.passes import ORIGIN, is_annotated, is_replaced
 from lowerdeck.backends.cortex_m.quantizer import is_checked
 from lowerdeck.contracts.plan import Reason, ReasonCode
 from lowerdeck.delegation.exclusion import is_excluded
-from lowerdeck.graph.nodes import DEQUANTIZE, QUANTIZE, is_compute, operator_name
+from lowerdeck.graph.nodes import DEQUANTIZE, QUANTIZE, constant_names, is_compute, operator_name
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -149,14 +149,6 @@ def _refusal(node: Node, constants: frozenset[str], reasons: Reasons) -> tuple[N
         message = f"CMSIS-NN has no such operator here, and it was decomposed into {len(computing)}"
         return computing[0], Reason(code=ReasonCode.NO_CONVERTER, message=message, check=_QUANTIZER)
     return None
-
-
-def constant_names(program: ExportedProgram) -> frozenset[str]:
-    """Names of the placeholders of parameters, buffers and constants."""
-    signature = program.graph_signature
-    return frozenset(
-        (*signature.inputs_to_parameters, *signature.inputs_to_buffers, *signature.inputs_to_lifted_tensor_constants)
-    )
 
 
 def _is_constant(node: Node, constants: frozenset[str]) -> bool:
