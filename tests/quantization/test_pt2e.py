@@ -110,3 +110,32 @@ def test_what_is_float64_is_not_quantized(target: str) -> None:
     samples = [(torch.randn(1, 3, 8, 8, dtype=torch.float64),) for _ in range(6)]
     verdict, detail = networks.lowered(Wide().eval(), samples, create(target))
     assert verdict == "right", detail
+
+
+class Halved(nn.Module):
+    """Computes partly in float16."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.narrow = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 1).half()
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = torch.relu(self.layer(x.float()))
+        return y, self.narrow(y.half())
+
+
+@pytest.mark.parametrize("target", quick_first(("xnnpack_cpu", "cortex_m55", "ethos_u55_128")))
+def test_what_is_float16_is_not_quantized(target: str) -> None:
+    """XNNPACK's compiler ended the process, and a pass of Cortex-M raised an exception."""
+    torch.manual_seed(0)
+    samples = [(torch.randn(1, 3, 8, 8).half(),) for _ in range(6)]
+    verdict, detail = networks.lowered(Halved().eval(), samples, create(target))
+    assert verdict == "right", detail
+
+
+def test_a_model_in_float16_is_refused_with_the_way_out() -> None:
+    quantizer = scheme_quantizer(create("xnnpack_cpu"), QuantizationScheme(name="int8"))
+    assert quantizer is not None
+    program = export(nn.Conv2d(3, 4, 3).half().eval(), [[1, 3, 8, 8]], input_dtypes=["float16"])
+    with pytest.raises(LowerdeckError, match=r"It computes in float16, .* call `\.float\(\)`"):
+        prepare(program, quantizer)

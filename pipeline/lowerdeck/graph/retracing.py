@@ -1,4 +1,4 @@
-"""Calls of an ATen program, replaced by what a function makes of the same arguments."""
+"""Calls that replace others in an ATen program, with their values and places in the model."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._guards import detect_fake_mode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.node import map_arg
 from torch.utils import _pytree
 
 if TYPE_CHECKING:
@@ -47,3 +48,14 @@ def replace_by(node: Node, function: Callable[..., torch.Tensor]) -> None:
                 copies[each] = node.graph.node_copy(each, copies.__getitem__)
                 copies[each].meta = {**node.meta, "val": each.meta["val"]}
     node.graph.erase_node(node)
+
+
+def called(node: Node, target: Any, *args: Any, **kwargs: Any) -> Node:
+    """A new call at the graph's point of insertion, with the place of `node` in the model and values of its own."""
+    made: Node = node.graph.call_function(target, args, kwargs)
+    values, options = map_arg((args, kwargs), lambda each: each.meta["val"])
+    mode = detect_fake_mode(node.meta["val"])
+    assert mode is not None, "values of exported programs are fake"
+    with mode:
+        made.meta = {**node.meta, "val": target(*values, **options)}
+    return made

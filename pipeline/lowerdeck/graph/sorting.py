@@ -6,10 +6,8 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._guards import detect_fake_mode
-from torch.fx.node import map_arg
 
-from lowerdeck.graph.retracing import replace_by
+from lowerdeck.graph.retracing import called, replace_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,27 +60,16 @@ def _choose(node: Node, x: Node, *args: Any, **kwargs: Any) -> None:
     size = x.meta["val"].shape[given["dim"]]
     k, dim = given.get("k", (size + 1) // 2), given["dim"]
     with node.graph.inserting_before(node):
-        smallest = _called(node, _aten.topk.default, x, k, dim, False)
+        smallest = called(node, _aten.topk.default, x, k, dim, False)
         for user in list(node.users):
-            found = _called(node, operator.getitem, smallest, user.args[1])
+            found = called(node, operator.getitem, smallest, user.args[1])
             if given["keepdim"]:
-                chosen = _called(node, _aten.slice.Tensor, found, dim, k - 1, k)
+                chosen = called(node, _aten.slice.Tensor, found, dim, k - 1, k)
             else:
-                chosen = _called(node, _aten.select.int, found, dim, k - 1)
+                chosen = called(node, _aten.select.int, found, dim, k - 1)
             user.replace_all_uses_with(chosen)
             node.graph.erase_node(user)
     node.graph.erase_node(node)
-
-
-def _called(node: Node, target: Any, *args: Any) -> Node:
-    """A new call in the place of `node`, with what it returns for fake tensors."""
-    made: Node = node.graph.call_function(target, args)
-    values = map_arg(args, lambda each: each.meta["val"])
-    mode = detect_fake_mode(node.meta["val"])
-    assert mode is not None, "values of exported programs are fake"
-    with mode:
-        made.meta = {**node.meta, "val": target(*values)}
-    return made
 
 
 def _argsort(x: _Tensor, dim: int = -1, descending: bool = False) -> _Tensor:

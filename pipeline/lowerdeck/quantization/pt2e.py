@@ -55,9 +55,14 @@ def prepare(program: ExportedProgram, quantizer: Quantizer) -> torch.fx.GraphMod
         listed = ", ".join(f"{count} {name}" for name, count in operators.most_common(12))
         package = __name__.partition(".")[0]
         kind = next(kind for kind in type(quantizer).__mro__ if kind.__module__.partition(".")[0] != package)
+        values = (node.meta.get("val") for node in program.graph.nodes)
+        dtypes = {value.dtype for value in values if isinstance(value, torch.Tensor) and value.is_floating_point()}
         by, hint = kind.__name__, ""
+        if dtypes and torch.float32 not in dtypes:
+            named = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes))
+            hint = f" It computes in {named}, and float32 is what is quantized: call `.float()` in the model's factory."
         if kind is Quantizer:  # ours, which gives modules to several of the libraries'
-            by, hint = "the configuration", " Keep less in float (quantization.keep_float and rules)."
+            by, hint = "the configuration", f"{hint} Keep less in float (quantization.keep_float and rules)."
         raise LowerdeckError(
             f"{by} annotated none of the model's nodes, so nothing would be quantized. The model has: {listed}. Choose "
             f"`quantization: float32` or a target that quantizes these operators.{hint}"
@@ -75,17 +80,19 @@ def _with_known_sizes(from_tensor: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _leave_other_types(prepared: torch.fx.GraphModule) -> None:
-    """Remove observers of integers, e.g. those of a counter, and of float64, which some quantizers annotate.
+    """Remove observers of all but float32, which some quantizers annotate.
 
-    Integers have no scale, and PyTorch's operators quantize no float64.
+    Integers, e.g. a counter, have no scale; PyTorch's operators quantize no float64; and none of the backends takes
+    half precision around integers: XNNPACK's compiler even ends the process.
     """
     modules = dict(prepared.named_modules(remove_duplicate=False))
     for node in list(prepared.graph.nodes):
         if node.op == "call_module" and isinstance(modules[node.target], ObserverBase):
             value = _value(prepared, node.args[0])
-            if value is not None and (value.dtype == torch.float64 or not value.is_floating_point()):
+            if value is not None and value.dtype != torch.float32:
                 node.replace_all_uses_with(node.args[0])
                 prepared.graph.erase_node(node)
+    prepared.delete_all_unused_submodules()
     prepared.recompile()
 
 

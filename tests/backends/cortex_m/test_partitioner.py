@@ -326,10 +326,16 @@ def test_a_program_without_any_kernel_of_cmsis_nn_is_refused() -> None:
         partition(program, backend)
 
 
-def test_a_convolution_in_one_dimension_names_the_option_that_has_it() -> None:
-    program = export(nn.Conv1d(3, 8, 3).eval(), [[1, 3, 16]], (), "channels_last")
-    with pytest.raises(NothingDelegatedError, match=r"in one dimension; with .*use_explicit_layout: true"):
-        partition(program, backend_for())
+def test_a_convolution_in_one_dimension_is_one_of_an_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def network() -> nn.Module:
+        layers = nn.Conv1d(3, 8, 3), nn.BatchNorm1d(8), nn.ReLU(), nn.MaxPool1d(2), nn.Conv1d(8, 4, 3, dilation=2)
+        return nn.Sequential(nn.Flatten(2), *layers)
+
+    backend = backend_for()
+    program = quantized(network, backend)
+    made = partition(quantized(network, backend), backend)
+    assert coverage(made.plan)["accelerated_macs_share"] == 1
+    assert errors_in_lsb(program, converted(made, backend, tmp_path, monkeypatch)).max() < 2.01
 
 
 def test_a_node_at_which_a_pass_fails_is_left_to_portable_kernels(

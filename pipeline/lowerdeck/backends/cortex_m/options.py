@@ -31,7 +31,7 @@ class Device:
     ExecuTorch builds it; `single` if firmware builds it with CMSIS_NN_USE_SINGLE_ROUNDING. The `.pte` is the same."""
     use_explicit_layout: bool = False
     """Whether the program transposes to channels-last itself, by ExecuTorch's experimental operators `*_nhwc`. It then
-    takes inputs with `model.memory_format: contiguous`, and quantizes convolutions in one dimension too."""
+    takes inputs with `model.memory_format: contiguous`, and refuses spatial operators that are not quantized."""
 
 
 @dataclass(frozen=True, kw_only=True)

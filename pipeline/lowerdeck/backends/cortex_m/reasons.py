@@ -211,12 +211,6 @@ class Reasons:
         names = [name for name in (operator, *_sources(node)) if self._checks(name)]
         if not names:
             message = f"{_QUANTIZER} has no pattern for it"
-            if (
-                operator == "aten.convolution.default"
-                and node.meta["val"].ndim == 3
-                and not self._device.use_explicit_layout
-            ):
-                message += " in one dimension; with target.device.use_explicit_layout: true it has one"
             return Reason(code=ReasonCode.NO_CONVERTER, message=message, check=_QUANTIZER)
         name = operator if operator in names else names[-1]
         if refusal := self._of_arguments(node, name):
