@@ -65,6 +65,19 @@ def test_copies(name: str, count: int) -> None:
         assert kernel.function(given, False, None) is given
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int32, torch.uint8, torch.float32])
+@pytest.mark.parametrize(("name", "sizes"), [("vec_out", (None, [1.0, 2.0])), ("out", ([2, 4], 1.0, 2.0))])
+def test_integers_are_upsampled(name: str, sizes: tuple[object, ...], dtype: torch.dtype) -> None:
+    """PyTorch refuses most of them; a `.pte` has integers where a delegate leaves an upsampling to the CPU."""
+    kernel = resolve(f"aten::upsample_nearest2d.{name}")
+    largest = 2**31 - 1 if dtype == torch.int32 else 100
+    found = kernel.function(torch.tensor([[[[1, largest], [3, 4]]]], dtype=dtype), *sizes)
+    assert (found.dtype, found.tolist()) == (
+        dtype,
+        torch.tensor([[[[1, 1, largest, largest], [3, 3, 4, 4]]]], dtype=dtype).tolist(),
+    )
+
+
 class TestSchemas:
     def test_an_out_variant_is_computed_by_the_functional_one(self) -> None:
         kernel = resolve("aten::add.out")

@@ -156,12 +156,22 @@ def _max_pool2d_with_indices(value: torch.Tensor, *arguments: Any) -> tuple[torc
     return maxima, indices
 
 
+def _upsample_nearest2d(value: torch.Tensor, *sizes: Any) -> torch.Tensor:
+    """PyTorch's own, which moves no integers but those of one byte without a sign."""
+    operator = torch.ops.aten.upsample_nearest2d
+    function = operator.vec if len(sizes) == 2 else operator.default
+    moved: torch.Tensor = function(value if value.is_floating_point() else value.double(), *sizes)
+    return moved.to(value.dtype)
+
+
 _EXECUTORCH_ARITHMETIC: dict[str, Callable[..., Any]] = {
     "quantized_decomposed::quantize_per_tensor.out": _quantize,
     "quantized_decomposed::quantize_per_tensor.Tensor_out": _quantize,
     "quantized_decomposed::dequantize_per_tensor.out": _dequantize,
     "quantized_decomposed::dequantize_per_tensor.Tensor_out": _dequantize,
     "aten::max_pool2d_with_indices.out": _max_pool2d_with_indices,
+    "aten::upsample_nearest2d.out": _upsample_nearest2d,
+    "aten::upsample_nearest2d.vec_out": _upsample_nearest2d,
 }
 """Operators that PyTorch computes differently from ExecuTorch's kernels, or not for all tensors."""
 
