@@ -523,7 +523,8 @@ def _quantized(
 
     def exported() -> torch.export.ExportedProgram:
         dtypes = [str(each.dtype).removeprefix("torch.") for each in known[0]]
-        return export(network, [list(each.shape) for each in known[0]], (), backend.memory_format, dtypes)
+        shapes, layout = [list(each.shape) for each in known[0]], (backend.memory_format, dtypes)
+        return export(network, shapes, (), *layout, backend.sequences_as_images)
 
     scheme = scheme or QuantizationScheme(name="int8")
     observing, converting = (scheme_quantizer(backend, scheme) for _ in range(2))

@@ -17,8 +17,8 @@ def main() -> None:
     from lowerdeck.steps.export import export
 
     config = section(ModelConfig)
-    shapes = config.input_shapes, config.dynamic_shapes, config.memory_format, config.input_dtypes
-    program = export(chosen_model(), *shapes)
+    layout = config.memory_format, config.input_dtypes, config.sequences_as_images or False
+    program = export(chosen_model(), config.input_shapes, config.dynamic_shapes, *layout)
     check_task(program, chosen_dataset(build.seed), chosen_task())
     write_program(paths.EXPORTED, program)
 

@@ -49,7 +49,7 @@ class Residual(nn.Module):
 def operators_of(model: nn.Module) -> list[str]:
     """Of the program for a target that wants channels-last, whose outputs are those of the model."""
     model = model.eval()
-    program, x = export(model, [SHAPE], memory_format="channels_last"), torch.randn(SHAPE)
+    program, x = export(model, [SHAPE], memory_format="channels_last", sequences_as_images=True), torch.randn(SHAPE)
     torch.testing.assert_close(program.module(check_guards=False)(x), model(x))
     return [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
 
@@ -110,14 +110,24 @@ def test_what_has_none_gets_a_sequence(function: Callable[[torch.Tensor], torch.
 
 
 def test_a_network_of_images_alone_stays() -> None:
-    program = export(nn.Conv2d(3, 4, 3).eval(), [[1, 3, 8, 8]], memory_format="channels_last")
+    program = export(nn.Conv2d(3, 4, 3).eval(), [[1, 3, 8, 8]], memory_format="channels_last", sequences_as_images=True)
     assert [node.target for node in program.graph.nodes if node.op == "call_function"] == [
         torch.ops.aten.conv2d.default
     ]
 
 
 @pytest.mark.parametrize("network", quick_first([Residual, lambda: Sequences(lambda x: F.max_pool1d(x, 2))]))
-def test_cmsis_nn_computes_all_convolutions(network: Callable[[], nn.Module]) -> None:
+def test_networks_of_sequences_are_right_on_cortex_m(network: Callable[[], nn.Module]) -> None:
     torch.manual_seed(0)
     verdict, detail = lowered(network().eval(), [(torch.randn(SHAPE),) for _ in range(8)], create("cortex_m55"))
     assert verdict == "right", detail
+
+
+def test_poolings_of_sequences_are_delegated_to_ethos_u() -> None:
+    """Arm's quantizer has no pattern of them, so each was two conversions and a float kernel on the CPU."""
+    torch.manual_seed(0)
+    network, drawn = Sequences(lambda x: F.max_pool1d(x, 2)).eval(), [(torch.randn(SHAPE),) for _ in range(8)]
+    verdict, detail = lowered(network, drawn, create("ethos_u55_128"))
+    assert verdict == "right", detail
+    delegated, count = detail.partition(" operators")[0].split(" of ")
+    assert delegated == count

@@ -76,7 +76,7 @@ def resolved(config: Config, conf_dir: Path) -> Config:
     problems += device_problems + fallback_problems
     backend = parts.backend(device=options.device, options=options.target, fallback=library)
     problems += shape_problems(config.model, config.target, parts.backend)
-    config = dataclasses.replace(config, model=_in_memory_format(config.model, backend))
+    config = dataclasses.replace(config, model=_as_needed(config.model, backend))
     chosen: dict[str, Any] = {
         "device": dataclasses.asdict(options.device),
         "options": dataclasses.asdict(options.target),
@@ -170,12 +170,16 @@ def _checked_inputs(config: Config, parts: _Parts, options: _Options, problems: 
     return fingerprint
 
 
-def _in_memory_format(model: ModelConfig, backend: Backend) -> ModelConfig:
+def _as_needed(model: ModelConfig, backend: Backend) -> ModelConfig:
     """`model` with the memory format that `backend` needs, unless the configuration chooses one.
 
     Also of a model without images among its inputs: it may make some, as decoders do.
     """
-    return dataclasses.replace(model, memory_format=model.memory_format or backend.memory_format)
+    memory_format, as_images = model.memory_format or backend.memory_format, model.sequences_as_images
+    if as_images is None:  # builds of a model of images for several targets shall share what export makes
+        has_sequences = any(len(shape) == 3 for shape in model.input_shapes)
+        as_images = backend.sequences_as_images and (has_sequences or memory_format == "channels_last")
+    return dataclasses.replace(model, memory_format=memory_format, sequences_as_images=as_images)
 
 
 def _device(config: Config, backend: type[Backend]) -> tuple[dict[str, Any], list[Problem]]:

@@ -55,6 +55,9 @@ class ModelConfig(Strict):
     memory_format: MemoryFormat | None = None
     """How inputs of four dimensions lie in memory: `contiguous` [n, c, h, w] or, with the same shape, `channels_last`;
     null for what the target needs: channels_last on Cortex-M, else contiguous."""
+    sequences_as_images: bool | None = None
+    """Whether layers over sequences [n, c, l] are exported as layers over images [n, c, 1, l]; null for what the target
+    needs: true on Cortex-M, and on Ethos-U for models with inputs of three dimensions."""
     fingerprint: str | None = None
     """SHA-256 of the checkpoint and of the factory's source file. Written by compose."""
 

@@ -193,6 +193,11 @@ class Backend(ABC, Generic[DeviceT, OptionsT, FlavorOptionsT]):
         return "contiguous" if self.fallback is None else self.fallback.memory_format
 
     @property
+    def sequences_as_images(self) -> bool:
+        """Whether it has layers over images where it lacks those over sequences; what the fallback says, if any."""
+        return self.fallback is not None and self.fallback.sequences_as_images
+
+    @property
     def kernel_definitions(self) -> Sequence[str]:
         """Compile definitions (contracts.runtime_images) of the kernel library, which is the fallback's, if any."""
         return () if self.fallback is None else self.fallback.kernel_definitions

@@ -123,14 +123,14 @@ def _partitioned(model: Module, options: Mapping[str, Any], config: ModelConfig,
     from lowerdeck.steps.partition import partition
 
     target = section(TargetConfig)
-    shapes = config.input_shapes, config.dynamic_shapes, config.memory_format, config.input_dtypes
+    layout = config.memory_format, config.input_dtypes, config.sequences_as_images or False
     backend = backends.create(
         target.backend, device=target.device, options=dict(options), flavor=flavor_of(section(FlavorConfig))
     )
     with TemporaryDirectory() as folder:
         # Stored and read as by the stages: a copy in memory has other names, and a new program's constants are no data.
         exported, quantized = Path(folder, "exported.pt2"), Path(folder, "quantized.pt2")
-        write_program(exported, export(model, *shapes))
+        write_program(exported, export(model, config.input_shapes, config.dynamic_shapes, *layout))
         write_program(quantized, _quantized(exported, config, seed))
         plan = partition(read_program(quantized), backend).plan
     return dataclasses.replace(plan, mismatches=())

@@ -1,8 +1,8 @@
 """Layers over sequences [n x c x l] as layers over images [n x c x 1 x l], for kernels that take nothing else.
 
-CMSIS-NN has convolutions and poolings of images alone, and Arm's quantizer patterns for these. A sequence becomes an
-image in front of its first convolution, stays one while operators have a form for images, and is a sequence again in
-front of the first that has none: a network that is convolutional throughout is rearranged at its ends alone.
+CMSIS-NN has convolutions and poolings of images alone, and Arm's quantizers have patterns for these. A sequence
+becomes an image in front of its first convolution, stays one while operators have a form for images, and is a sequence
+again in front of the first that has none: a network that is convolutional throughout is rearranged at its ends alone.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from lowerdeck.contracts.backends import MemoryFormat
 from lowerdeck.graph.masks import constants
 from lowerdeck.graph.retracing import called
 
@@ -29,11 +30,11 @@ _Arguments = dict[str, Any]
 _Form = tuple[Any, ...]
 
 
-def sequences_as_images(program: ExportedProgram) -> None:
-    """Rewrite an ATen program whose images are channels-last; `fold_constants` comes next, for the weights."""
+def sequences_as_images(program: ExportedProgram, memory_format: MemoryFormat) -> None:
+    """Rewrite an ATen program with images of this memory format; `fold_constants` comes next, for the weights."""
     if all(node.target not in _CONVOLUTIONS for node in program.graph.nodes):
         return
-    images = _Images(frozenset(constants(program, may_be_trained=True)))
+    images = _Images(frozenset(constants(program, may_be_trained=True)), memory_format == "channels_last")
     for node in list(program.graph.nodes):
         if node.op == "call_function":
             with program.graph.inserting_before(node):
@@ -45,8 +46,8 @@ def sequences_as_images(program: ExportedProgram) -> None:
 class _Images:
     """The images that nodes of a program have become."""
 
-    def __init__(self, stored: frozenset[Node]) -> None:
-        self._stored = stored
+    def __init__(self, stored: frozenset[Node], is_channels_last: bool) -> None:
+        self._stored, self._is_channels_last = stored, is_channels_last
         self._made: dict[Node, Node] = {}
         """What computes images instead of sequences."""
         self._given: dict[Node, Node] = {}
@@ -88,9 +89,9 @@ class _Images:
         for node, image in reversed(self._made.items()):
             if node.users:
                 with node.graph.inserting_before(node):
-                    # A copy of its own is quantized as such, and the rest shares its memory.
-                    contiguous = called(node, _aten.contiguous.default, image)
-                    node.replace_all_uses_with(called(node, _aten.squeeze.dim, contiguous, _HEIGHT))
+                    if self._is_channels_last:  # a copy of its own is quantized as such, and the rest shares its memory
+                        image = called(node, _aten.contiguous.default, image)
+                    node.replace_all_uses_with(called(node, _aten.squeeze.dim, image, _HEIGHT))
             node.graph.erase_node(node)
 
     def _convolution(self, node: Node, arguments: _Arguments) -> Node:
@@ -116,7 +117,7 @@ class _Images:
             return self._made[sequence]
         if sequence not in self._given:
             image = called(node, _aten.unsqueeze.default, sequence, _HEIGHT)
-            if sequence not in self._stored:
+            if self._is_channels_last and sequence not in self._stored:
                 image = called(node, _aten.contiguous.default, image, memory_format=torch.channels_last)
             self._given[sequence] = image
         return self._given[sequence]

@@ -34,6 +34,7 @@ def trace(
     inputs: tuple[torch.Tensor, ...],
     dynamic_shapes: Any = None,
     memory_format: MemoryFormat = "contiguous",
+    as_images: bool = False,
 ) -> ExportedProgram:
     """The ATen program of `model`, with what no backend lowers rewritten.
 
@@ -42,6 +43,7 @@ def trace(
         inputs: Examples of them.
         dynamic_shapes: As torch.export takes them.
         memory_format: That of inputs with four dimensions, which other tensors shall have, too.
+        as_images: Whether layers over sequences become layers over images.
 
     Raises:
         LowerdeckError: the model returns other things than tensors in containers, calls operators of torchvision,
@@ -62,8 +64,8 @@ def trace(
     drop_assertions(traced)
     keep_inputs(traced)
     traced = without_hidden_writes(traced)
-    if memory_format == "channels_last":
-        sequences_as_images(traced)
+    if as_images:
+        sequences_as_images(traced, memory_format)
     fold_constants(traced)
     fix_adaptive_max_pooling(traced)
     einsum_as_products(traced)

@@ -145,7 +145,8 @@ def _quantized(
     def exported() -> ExportedProgram:
         # A new program for each use, because preparing modifies it.
         model = program(case, quantized=scheme.is_quantized)
-        return export(model, case.shapes, case.dynamic, backend.memory_format)
+        layout, as_images = backend.memory_format, backend.sequences_as_images
+        return export(model, case.shapes, case.dynamic, layout, sequences_as_images=as_images)
 
     observing, converting = backend.quantizer(scheme), backend.quantizer(scheme)
     if scheme.rebuilds_model:

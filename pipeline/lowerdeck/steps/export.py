@@ -22,6 +22,7 @@ def export(
     dynamic_dimensions: Sequence[DynamicDimension] = (),
     memory_format: MemoryFormat | None = None,
     input_dtypes: Sequence[str] = (),
+    sequences_as_images: bool = False,
 ) -> ExportedProgram:
     """Export `model` for inputs of these shapes.
 
@@ -53,7 +54,9 @@ def export(
     sample = _sample(shapes_to_trace, dtypes)
     try:
         with torch.no_grad(), fast_graph_passes():
-            program = trace(model.eval(), example_inputs, dynamic_shapes, memory_format or "contiguous")
+            program = trace(
+                model.eval(), example_inputs, dynamic_shapes, memory_format or "contiguous", sequences_as_images
+            )
         check_no_hidden_state(model, written_attributes(model, sample), program, sample)
         found = try_sizes(program, dynamic_dimensions) if dynamic_dimensions else None
     except LowerdeckError:

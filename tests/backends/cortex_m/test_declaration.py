@@ -83,6 +83,24 @@ def test_a_model_without_images_may_make_some() -> None:
     assert compose_params(SELECTION | chosen, CONF).model.memory_format == "channels_last"
 
 
+@pytest.mark.parametrize(
+    ("target", "model", "expected"),
+    [
+        ("cortex_m55", {}, True),
+        ("cortex_m55", {"sequences_as_images": False}, False),
+        ("ethos_u55_128", {"input_shapes": [[1, 4, 16]]}, True),
+        ("ethos_u55_128", {}, False),  # its export serves targets that have layers over sequences, too
+        ("neutron_imxrt700", {"input_shapes": [[1, 4, 16]]}, False),
+        ("neutron_imxrt700", {"input_shapes": [[1, 4, 16]], "sequences_as_images": True}, True),
+    ],
+)
+def test_the_target_chooses_whether_sequences_are_images_unless_the_model_does(
+    target: str, model: dict[str, object], expected: bool
+) -> None:
+    config = compose_params(SELECTION | {"dataset": "random", "target": target, "overrides": {"model": model}}, CONF)
+    assert config.model.sequences_as_images is expected
+
+
 def test_explicit_layout_keeps_inputs_contiguous() -> None:
     device = {"target": {"device": {"use_explicit_layout": True}}}
     config = compose_params(SELECTION | {"dataset": "random", "target": "cortex_m55", "overrides": device}, CONF)

@@ -63,7 +63,7 @@ def samples(count: int = 4) -> list[tuple[torch.Tensor, ...]]:
 def quantized(network: Callable[[], nn.Module], backend: Backend, rules: Sequence[ModuleRule] = ()) -> Any:
     def exported() -> Any:
         torch.manual_seed(0)
-        return export(network().eval(), [SHAPE], (), backend.memory_format)
+        return export(network().eval(), [SHAPE], (), backend.memory_format, (), backend.sequences_as_images)
 
     scheme = QuantizationScheme(name="int8", rules=tuple(rules))
     observing, converting = scheme_quantizer(backend, scheme), scheme_quantizer(backend, scheme)

@@ -49,6 +49,11 @@ class CortexM(Backend[Device, Options]):
         return "contiguous" if self.device.use_explicit_layout else "channels_last"
 
     @property
+    def sequences_as_images(self) -> bool:
+        """CMSIS-NN has no layers over sequences; the explicit layout has patterns of its own."""
+        return not self.device.use_explicit_layout
+
+    @property
     def kernel_definitions(self) -> Sequence[str]:
         """CMSIS-NN's for `device.rounding`."""
         return (SINGLE_ROUNDING,) if self.device.rounding == "single" else ()

@@ -77,6 +77,11 @@ class EthosU(Backend[Device, Options, FlavorOptions]):
     )
     decomposition_options = ("operators_not_to_delegate", "modules_not_to_delegate")
 
+    @property
+    def sequences_as_images(self) -> bool:
+        """Arm's quantizer has no patterns of poolings over sequences, nor its backend of transposed convolutions."""
+        return True
+
     def check(self) -> Problems:
         """Yield problems that Vela would ignore or report late, and choices that ExecuTorch would ignore."""
         options = self.options
