@@ -48,6 +48,11 @@ TRANSPOSED_WEIGHT = Replacement(
     reason="Gives the weight of a transposed convolution with groups a scale for each input channel, and its bias as "
     "many, which needs one for each output channel.",
 )
+FIXED_RANGE = Replacement(
+    target="executorch.backends.arm.quantizer.quantization_annotator:_get_fixed_qparams_qspec",
+    reason="Clips the image of a grid_sample and its result to -1 ... 1, the range of a graphics processor's textures: "
+    "8 dB are left of an image with a standard deviation of 1. Ethos-U leaves the operator to the CPU.",
+)
 TRACE_NODE = Replacement(
     target="executorch.backends.arm._passes.arm_pass:ArmPass._fx",
     reason="A quantized tanh, sigmoid or exponential function is float32 in the traced graph, and so is all behind it: "

@@ -32,6 +32,8 @@ def decompose_rare_operators(program: ExportedProgram) -> None:
             continue  # its elements in a row, which a view of channels-last memory is not
         if node.target in _DEFINITIONS:
             replace_by(node, _DEFINITIONS[node.target])
+        elif node.target == _aten.cosine_similarity.default and _is_broadcast(node):
+            replace_by(node, _cosine_similarity)
         elif node.target == _aten.addmm.default and not _is_layer(node, constant):
             replace_by(node, _addmm)
         elif node.target == _aten.avg_pool3d.default and _pools_channels(*node.args, **node.kwargs):
@@ -77,6 +79,18 @@ def _is_layer(node: Node, constant: set[str]) -> bool:
     bias, _, matrix = node.all_input_nodes if len(node.all_input_nodes) == len(node.args) else (node, node, node)
     is_bias = bias.meta["val"].shape == matrix.meta["val"].shape[1:]
     return not node.kwargs and {bias.name, matrix.name} <= constant and is_bias
+
+
+def _is_broadcast(node: Node) -> bool:
+    return len({each.meta["val"].shape for each in node.all_input_nodes}) > 1
+
+
+def _cosine_similarity(left: _Tensor, right: _Tensor, dim: int = 1, eps: float = 1e-8) -> _Tensor:
+    """Arm's decomposition takes the norms of what is not yet broadcast, and returns another shape."""
+    shape = (left * right).shape
+    left, right = left.expand(shape), right.expand(shape)
+    norms = ((each * each).sum(dim).sqrt().clamp_min(eps) for each in (left, right))
+    return (left * right).sum(dim) / next(norms) / next(norms)
 
 
 def _addmm(x: _Tensor, left: _Tensor, right: _Tensor, *, beta: float = 1, alpha: float = 1) -> _Tensor:
@@ -151,6 +165,10 @@ _RANDOMIZED: dict[object, Any] = {
     _aten.rrelu_.default: _aten.leaky_relu_.default,
 }
 _DEFINITIONS: dict[object, Callable[..., _Tensor]] = {
+    _aten.__lshift__.Scalar: torch.bitwise_left_shift,
+    _aten.__rshift__.Scalar: torch.bitwise_right_shift,
+    _aten.__lshift__.Tensor: torch.bitwise_left_shift,
+    _aten.__rshift__.Tensor: torch.bitwise_right_shift,
     _aten.addbmm.default: _addbmm,
     _aten.addmv.default: _addmv,
     _aten.bilinear.default: _bilinear,

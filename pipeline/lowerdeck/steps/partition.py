@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+import torch
 from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
 from executorch.exir.backend.partitioner import PartitionResult
 from torch._export.verifier import SpecViolationError
@@ -35,10 +36,14 @@ from lowerdeck.graph import library_errors
 from lowerdeck.graph.nodes import DELEGATION_TAG
 
 if TYPE_CHECKING:
-    import torch
     from executorch.exir import EdgeProgramManager
     from torch.export import ExportedProgram
 
+_WITH_KERNELS = (
+    *(torch.ops.aten.bitwise_left_shift.Tensor, torch.ops.aten.bitwise_left_shift.Tensor_Scalar),
+    *(torch.ops.aten.bitwise_right_shift.Tensor, torch.ops.aten.bitwise_right_shift.Tensor_Scalar),
+)
+"""Operators that ExecuTorch has kernels for although they are no core ATen operators."""
 _NOT_CORE = re.compile(r"Operator torch\._ops\.(\S+) is not in Core ATen opset")
 
 
@@ -83,7 +88,7 @@ def partition(program: ExportedProgram, backend: Backend) -> Partitioned:
             has no upper bound.
     """
     lowering = lowering_of(backend, program)
-    edge_config = lowering.edge_config or EdgeCompileConfig()
+    edge_config = lowering.edge_config or EdgeCompileConfig(_core_aten_ops_exception_list=list(_WITH_KERNELS))
     with fast_graph_passes(), _planning(lowering, backend) as planner:
         try:
             manager = to_edge_transform_and_lower(

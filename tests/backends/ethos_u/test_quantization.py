@@ -190,3 +190,26 @@ def test_choices_that_would_be_lost_are_refused() -> None:
     assert "has STABLE only" in message
     device = dataclasses.replace(device, pass_pipeline=ethos_u.PassPipeline())
     assert not list(EthosU(device=device, options=options).check())
+
+
+class Sampled(nn.Module):
+    """A convolution's result, sampled at learned offsets: float32 [1 x 3 x 8 x 8]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.image, self.offsets = nn.Conv2d(3, 4, 1), nn.Conv2d(3, 2, 3, padding=1)
+        self.grid = nn.Buffer(nn.functional.affine_grid(torch.eye(2, 3)[None], [1, 4, 8, 8], False))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        grid = self.grid + 0.2 * torch.tanh(self.offsets(x)).permute(0, 2, 3, 1)
+        return nn.functional.grid_sample(self.image(x), grid, align_corners=False)
+
+
+def test_sampled_images_keep_their_range(lowered: Callable[[str], Lowered]) -> None:
+    """Arm's quantizer gives them -1 ... 1, the range of a texture."""
+    torch.manual_seed(0)
+    network, samples = Sampled().eval(), [(5 * torch.randn(1, 3, 8, 8),) for _ in range(8)]
+    program = quantized(lambda: export(network, [[1, 3, 8, 8]]), lowered(U55).backend(), INT8, samples)
+    expected = network(*samples[0])
+    error = program.module(check_guards=False)(*samples[0]) - expected
+    assert error.abs().max() < 0.1 * expected.abs().max()

@@ -59,3 +59,48 @@ def test_parts_of_a_split_are_delegated(function: Callable[[torch.Tensor], torch
     assert verdict == "right", detail
     delegated, total = re.findall(r"(\d+) of (\d+) operators delegated", detail)[0]
     assert delegated == total
+
+
+class Sums(nn.Module):
+    """What is added to linear layers: numbers, and constants with a factor that others read, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.last = nn.Linear(8, 6), nn.Linear(6, 6, bias=False)
+        self.added = nn.Buffer(torch.linspace(-1, 1, 6))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = torch.relu(self.layer(x) + 1)
+        z = torch.add(self.last(y), self.added, alpha=3)
+        return z, torch.relu(y) * self.added, 0.5 + self.last(y + 0.25), torch.add(self.last(z), 2, alpha=0.5)
+
+
+class Scaled(nn.Module):
+    """Pixels, scaled by a fraction: uint8 [1 x 3 x 8 x 8]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(3, 4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.layer(x * (1 / 255) - 0.5)
+        return result
+
+
+def test_integers_are_multiplied_by_fractions() -> None:
+    """NXP's pass made an integer of the fraction."""
+    samples = [(torch.randint(0, 256, (1, 3, 8, 8), dtype=torch.uint8),) for _ in range(8)]
+    verdict, detail = lowered(Scaled().eval(), samples, create("neutron_imxrt700"))
+    assert verdict == "right", detail
+
+
+def test_what_is_added_to_a_linear_layer_is_its_bias() -> None:
+    """NXP's pass failed on numbers and on buffers, and multiplied in place by the factor."""
+    torch.manual_seed(0)
+    network, samples = Sums().eval(), [(torch.randn(1, 8),) for _ in range(24)]
+    kept = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    verdict, detail = lowered(network, samples, create("neutron_imxrt700"))
+    assert verdict == "right", detail
+    delegated, count = detail.partition(" operators")[0].split(" of ")
+    assert delegated == count
+    assert all(torch.equal(tensor, kept[name]) for name, tensor in network.state_dict().items())

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from benchmarks.in_turns import create
 from benchmarks.networks import lowered
+from lowerdeck.contracts.quantization import QuantizationScheme
 
 
 class Between(nn.Module):
@@ -53,3 +57,37 @@ def test_a_tensor_without_dimensions_is_quantized(target: str) -> None:
     assert verdict == "right", detail
     assert detail.startswith("3 of 4 operators")
     assert "stays on the CPU" not in detail
+
+
+class Stateful(nn.Module):
+    """Products whose second operand is state, which a call before this one has written."""
+
+    def __init__(self, function: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.function, self.matrix = function, nn.Parameter(torch.randn(6, 6) * 0.3)
+        self.state = nn.Buffer(torch.eye(6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result = self.function(x, self.matrix, self.state)
+        self.state.copy_(self.state * 0.9 + 0.01)
+        return result
+
+
+@pytest.mark.parametrize("scheme", ["int8", "float32"])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, matrix, state: x @ (matrix @ state),
+        lambda x, matrix, state: torch.relu(x @ state.T) + 1,
+        lambda x, matrix, state: F.linear(x, matrix, state[0]) @ matrix,
+    ],
+)
+def test_products_with_state_stay_on_the_cpu(
+    function: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor], scheme: str
+) -> None:
+    """XNNPACK took the state's initial value as a constant, and the process ended by SIGSEGV, or convert failed."""
+    torch.manual_seed(0)
+    drawn = [(torch.randn(1, 6),) for _ in range(12)]
+    network = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), Stateful(function)).eval()
+    verdict, detail = lowered(network, drawn, create("xnnpack_cpu"), QuantizationScheme(name=scheme))
+    assert verdict == "right", detail

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,7 +12,7 @@ from executorch.backends.cortex_m.quantizer.pattern_matcher import PatternMatche
 from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
 
 from lowerdeck.backends.ethos_u.indices import cast_indices_of_scatters, cast_outputs, output_types
-from lowerdeck.compat.arm import TRANSPOSED_WEIGHT
+from lowerdeck.compat.arm import FIXED_RANGE, TRANSPOSED_WEIGHT
 
 if TYPE_CHECKING:
     from executorch.backends.arm.quantizer import QuantizationConfig
@@ -36,7 +36,7 @@ class YieldingQuantizer(EthosUQuantizer):  # type: ignore[misc]  # ExecuTorch is
     def transform_for_annotation(self, model: GraphModule) -> GraphModule:
         """Run Arm's transformation, which annotates once to find the nodes to quantize."""
         dtypes = output_types(model)
-        with annotated_count_as_matched(model), self._weights_of_transposed_layers():
+        with annotated_count_as_matched(model), self._weights_of_transposed_layers(), _images_in_their_range():
             transformed: GraphModule = super().transform_for_annotation(model)
         cast_indices_of_scatters(transformed)
         cast_outputs(transformed, dtypes)
@@ -44,7 +44,7 @@ class YieldingQuantizer(EthosUQuantizer):  # type: ignore[misc]  # ExecuTorch is
 
     def annotate(self, model: GraphModule) -> GraphModule:
         """Annotate the nodes without an annotation."""
-        with annotated_count_as_matched(model), self._weights_of_transposed_layers():
+        with annotated_count_as_matched(model), self._weights_of_transposed_layers(), _images_in_their_range():
             annotated: GraphModule = super().annotate(model)
         return annotated
 
@@ -61,6 +61,16 @@ class YieldingQuantizer(EthosUQuantizer):  # type: ignore[misc]  # ExecuTorch is
 
         with TRANSPOSED_WEIGHT.active(adjusted):
             yield
+
+
+def _images_in_their_range() -> AbstractContextManager[None]:
+    """Let grid_sample have the range of its image, and not -1 ... 1, which is for graphics processors."""
+    fixed = FIXED_RANGE.original()
+
+    def fixed_but_for_images(target: Any, table: Any, observed: QuantizationSpec) -> Any:
+        return observed if target == torch.ops.aten.grid_sampler.default else fixed(target, table, observed)
+
+    return FIXED_RANGE.active(fixed_but_for_images)
 
 
 @contextmanager

@@ -6,8 +6,9 @@ Import this after `sdk.provide_sdk`: importing ExecuTorch's backend requires the
 from __future__ import annotations
 
 import itertools
+import operator
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from executorch.backends.nxp.quantizer.neutron_quantizer import NeutronQuantizer
@@ -26,6 +27,7 @@ _SPLITS = (
     *(_aten.split.Tensor, _aten.split_with_sizes.default),
     *(_aten.chunk.default, _aten.tensor_split.sections),
 )
+_WITH_NUMBERS = (_aten.add.Tensor, _aten.sub.Tensor, _aten.mul.Tensor)
 _TABLES = (_aten.sigmoid.default, _aten.sigmoid_.default, _aten.tanh.default, _aten.tanh_.default)
 
 
@@ -44,11 +46,15 @@ class SeparatingQuantizer(NeutronQuantizer):  # type: ignore[misc]  # ExecuTorch
 
         Before it, `@` becomes `torch.bmm`, which is the only matrix product that NXP's quantizer has, and average
         pooling gets the stride that its converter reads. Splits become
-        slices: NXP's pass takes the parts that are read for all parts, in order.
+        slices: NXP's pass takes the parts that are read for all parts, in order. What is added to a linear layer
+        becomes what NXP's pass that makes its bias of it can read, and integers are converted by operators of their
+        own.
         """
         use_bmm(model.graph)
         _state_strides(model.graph)
         _slice_in_place_of_splits(model.graph)
+        _state_biases(model)
+        _state_conversions(model.graph)
         model.recompile()
         with _tables_apart():
             transformed: GraphModule = super().transform_for_annotation(model)
@@ -72,6 +78,49 @@ def _state_strides(graph: Graph) -> None:
     for node in graph.nodes:
         if node.target in _POOLING and (len(node.args) == 2 or not node.args[2]):
             node.args = (*node.args[:2], node.args[1], *node.args[3:])
+
+
+def _state_biases(model: GraphModule) -> None:
+    """Give linear layers plain parameters to add, which NXP's pass merges into their biases.
+
+    It fails on numbers, and multiplies a constant by `alpha` in place, which others may read, too.
+    """
+    for node in [node for node in model.graph.nodes if node.target is _aten.add.Tensor]:
+        (layer, other), alpha = node.args, node.kwargs.get("alpha", 1)
+        if not isinstance(layer, torch.fx.Node) or layer.target is not _aten.linear.default:
+            continue
+        value, size = _constant(model, other), layer.meta["val"].shape[-1]
+        if value is None or value.shape not in ((), (size,)) or (isinstance(other, torch.fx.Node) and value.ndim == 0):
+            continue
+        name = f"{node.name}_bias"
+        model.register_parameter(
+            name, torch.nn.Parameter(value.detach() * alpha + torch.zeros(size), requires_grad=False)
+        )
+        with model.graph.inserting_before(layer):
+            bias = model.graph.get_attr(name)
+        bias.meta["val"] = layer.meta["val"].new_empty(size)
+        node.args, node.kwargs = (layer, bias), {}
+
+
+def _state_conversions(graph: Graph) -> None:
+    """Convert integers that meet a fraction: NXP's pass gives the number the type of the tensor, and 0.5 becomes 0."""
+    for node in [node for node in graph.nodes if node.target in _WITH_NUMBERS]:
+        (operand, *others), value = node.all_input_nodes, node.meta["val"]
+        if others or operand.meta["val"].is_floating_point() or not value.is_floating_point():
+            continue
+        with graph.inserting_before(node):
+            converted = graph.call_function(_aten.to.dtype, (operand, value.dtype))
+        converted.meta = {**node.meta, "val": operand.meta["val"].to(value.dtype)}
+        node.replace_input_with(operand, converted)
+
+
+def _constant(model: GraphModule, value: Any) -> torch.Tensor | None:
+    """A number, or a parameter or buffer of `model`, as a tensor; None where it is computed."""
+    if isinstance(value, (int, float)):
+        return torch.tensor(float(value))
+    is_stored = isinstance(value, torch.fx.Node) and value.op == "get_attr"
+    stored = operator.attrgetter(str(value.target))(model) if is_stored else None
+    return stored if isinstance(stored, torch.Tensor) else None
 
 
 def _slice_in_place_of_splits(graph: Graph) -> None:

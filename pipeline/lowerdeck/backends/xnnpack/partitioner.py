@@ -16,13 +16,33 @@ from lowerdeck.backends.xnnpack import logs
 from lowerdeck.backends.xnnpack.options import Options
 from lowerdeck.backends.xnnpack.reasons import CONFIGS, DEFAULT_CONFIGS, Check, Reasons, operator_of, tensors_at
 from lowerdeck.contracts.errors import LowerdeckError
-from lowerdeck.delegation.exclusion import excluded_by, is_excluded, matches_aten_node, missing_kernel_error
+from lowerdeck.contracts.plan import Reason, ReasonCode
+from lowerdeck.delegation.exclusion import (
+    excluded_by,
+    is_excluded,
+    keep_off,
+    matches_aten_node,
+    missing_kernel_error,
+)
+from lowerdeck.graph.state import state_nodes
 
 _LINEAR = ("linear.default", "addmm.default", "mm.default")
 """Operators whose configs support bfloat16 and weights as inputs. The constructor sets these flags on all configs, and
 convolutions with a bias, or in bfloat16, would then result in a program that the runtime refuses to load."""
 _NO_CPU_KERNEL = ("hardswish.default", "max_pool2d.default", "prelu.default")
 """Operators that the partitioner preserves and that ExecuTorch has no CPU kernel for."""
+_WEIGHTS = {
+    **dict.fromkeys(("linear.default", "convolution.default"), (1, 2)),
+    "addmm.default": (0, 2),
+    "mm.default": (1,),
+    "bmm.default": (1,),
+}
+"""Positions of weights and bias, which the partitioner takes for constants where they are buffers."""
+_READS_STATE = Reason(
+    code=ReasonCode.NOT_CONSTANT,
+    message="its weights or bias are state, which changes from call to call, and XNNPACK takes constants there",
+    check="get_deps",
+)
 _OF_SCALARS = ("quantize_per_tensor.default", "dequantize_per_tensor.default")
 
 
@@ -57,6 +77,7 @@ class ConfiguredPartitioner(XnnpackPartitioner):  # type: ignore[misc]  # ExecuT
         """
         _check_options_have_effect(self._options, exported_program.graph)
         _check_has_cpu_kernel(exported_program.graph)
+        _keep_products_with_state_off(exported_program)
         with logs.record_rejections() as rejections:
             self.reasons.set_program(exported_program, rejections)
             return super().partition(exported_program)
@@ -130,6 +151,22 @@ def _check_has_cpu_kernel(graph: torch.fx.Graph) -> None:
     for node in graph.nodes:
         if is_excluded(node) and operator_of(node) in _NO_CPU_KERNEL:
             raise missing_kernel_error(node, excluded_by(node))
+
+
+def _keep_products_with_state_off(program: ExportedProgram) -> None:
+    """Leave to the CPU what reads state as weights or bias, whose initial value XNNPACK would compile as a constant."""
+    state = set(state_nodes(program))
+    for node in program.graph.nodes if state else ():
+        positions = _WEIGHTS.get(operator_of(node), ())
+        if any(_origin(node.args[index]) in state for index in positions if index < len(node.args)):
+            keep_off(node, _READS_STATE)
+
+
+def _origin(value: Any) -> Any:
+    """What a value was made of by operators with one operand, such as a transposition, or it is itself."""
+    while isinstance(value, torch.fx.Node) and len(value.all_input_nodes) == 1:
+        (value,) = value.all_input_nodes
+    return value
 
 
 def _is_flat_prelu(node: torch.fx.Node) -> bool:
