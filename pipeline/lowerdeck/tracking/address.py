@@ -77,7 +77,7 @@ def unavailable_message(uri: str, reason: str) -> str:
 
 def refused_message(uri: str, reason: str) -> str:
     """The message for a request that the database or server understood and refused."""
-    return _message(uri, f"refuses what was asked of it: {textwrap.shorten(reason, 300)}", "Mend what it names")
+    return _message(uri, f"refuses what was asked of it: {textwrap.shorten(reason, 300)}", "Change what it names")
 
 
 def _message(uri: str, what: str, advice: str) -> str:
