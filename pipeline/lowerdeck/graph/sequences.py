@@ -79,7 +79,7 @@ class _Images:
         image = self._made.get(sequence) if isinstance(sequence, torch.fx.Node) else None
         if image is None or node.target is _aten.contiguous.default:
             return image  # in its own layout
-        if node.target in _REDUCTIONS:
+        if node.target in _REDUCTIONS and arguments.get("dtype") is None:
             return _reduced(node, image, arguments["dim"], arguments["keepdim"])
         form = _FORMS[node.target](arguments) if node.target in _FORMS else None
         return None if form is None else called(node, form[0], image, *form[1:])
@@ -89,7 +89,7 @@ class _Images:
         for node, image in reversed(self._made.items()):
             if node.users:
                 with node.graph.inserting_before(node):
-                    if self._is_channels_last:  # a copy of its own is quantized as such, and the rest shares its memory
+                    if self._is_channels_last:  # by a copy of its own, which is quantized as such
                         image = called(node, _aten.contiguous.default, image)
                     node.replace_all_uses_with(called(node, _aten.squeeze.dim, image, _HEIGHT))
             node.graph.erase_node(node)
@@ -107,9 +107,8 @@ class _Images:
 
     def _elementwise(self, node: Node) -> Node:
         args = [self._operand(node, each) for each in node.args]
-        return called(
-            node, node.target, *args, **{name: self._operand(node, each) for name, each in node.kwargs.items()}
-        )
+        kwargs = {name: self._operand(node, each) for name, each in node.kwargs.items()}
+        return called(node, node.target, *args, **kwargs)
 
     def _image(self, node: Node, sequence: Node) -> Node:
         """The image that a sequence has become, or is made into in front of `node`."""
@@ -165,15 +164,9 @@ def _arguments(node: Node) -> _Arguments:
 
 def _wide(value: Any, of_height: int) -> Any:
     """An option of a layer in both dimensions of an image; a name, and an empty list, stand for both."""
-    if isinstance(value, str):
+    if isinstance(value, str) or value == []:
         return value
-    return (
-        [of_height, *value]
-        if isinstance(value, (list, tuple)) and value
-        else value
-        if value == []
-        else [of_height, value]
-    )
+    return [of_height, *(value if isinstance(value, (list, tuple)) else [value])]
 
 
 def _dimension(of_sequence: int) -> int:
