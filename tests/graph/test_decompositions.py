@@ -104,3 +104,16 @@ def test_a_layer_norm_in_float16_adds_squares_in_float32(affine: bool) -> None:
     float16 = QuantizationScheme(name="float16")
     verdict, detail = lowered(network, [(torch.randn(1, 256),) for _ in range(8)], create("xnnpack_cpu"), float16)
     assert verdict == "right", detail
+
+
+def test_a_shift_that_rounds_stays_on_the_cpu() -> None:
+    """An Ethos-U55 has no other, and convert finds that it computes something else."""
+
+    def shifted(y: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+        return ((y * 9).int() >> torch.ones(8, dtype=torch.int32)) * 1.0
+
+    samples = [(torch.randn(1, 3, 8, 8),) for _ in range(8)]
+    verdict, detail = lowered(Between(shifted).eval(), samples, create("ethos_u55_128"))
+    assert verdict == "right", detail
+    assert "bitwise_right_shift" in detail
+    assert "stays on the CPU" in detail
