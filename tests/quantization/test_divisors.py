@@ -76,6 +76,32 @@ def test_the_quantized_model_divides_as_the_float_one_does(
     assert sqnr_db > 15
 
 
+@pytest.mark.parametrize("by", [6.0, torch.linspace(0.2, 0.3, 8).view(8, 1, 1)])
+def test_a_division_by_constants_is_delegated(
+    by: float | torch.Tensor, samples: list[tuple[torch.Tensor, ...]]
+) -> None:
+    """Ethos-U multiplies by the reciprocal; results whose smallest value is zero were left to the CPU in float."""
+    verdict, detail = lowered(Divided(lambda y: y / by).eval(), samples, create("ethos_u55_128"))
+    assert verdict == "right", detail
+    delegated, count = detail.partition(" operators")[0].split(" of ")
+    assert delegated == count
+
+
+class Pixels(Divided):
+    """uint8 [1 x 3 x 10 x 10]."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x.float() / 255.0)
+
+
+def test_pixels_are_divided_by_the_npu() -> None:
+    drawn = [(torch.randint(0, 256, SHAPE, dtype=torch.uint8),) for _ in range(8)]
+    verdict, detail = lowered(Pixels(lambda y: y).eval(), drawn, create("ethos_u55_128"))
+    assert verdict == "right", detail
+    delegated, count = detail.partition(" operators")[0].split(" of ")
+    assert int(delegated) == int(count) - 1  # but for the conversion to float
+
+
 class Doubled(nn.Module):
     """A constant that is computed in 2 ** 40 ways."""
 

@@ -59,6 +59,8 @@ def keep_divisors_in_float(calibrated: GraphModule) -> None:
             _remove(above, calibrated)
     for operator in _RECIPROCALS:
         for node in calibrated.graph.find_nodes(op="call_function", target=operator):
+            if _is_constant(node):  # `x / 255`, whose smallest value is 0 because that of x is
+                continue
             behind = list(_behind(node, is_observer))
             if any(map(is_wide, behind)):
                 _remove([*behind, *_above(node.args[0], is_observer, calibrated)[1]], calibrated)

@@ -83,7 +83,7 @@ class Scaled(nn.Module):
         self.layer = nn.Conv2d(3, 4, 3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = self.layer(x * (1 / 255) - 0.5)
+        result: torch.Tensor = self.layer(torch.cat([x[:, :2] * (1 / 255), x[:, 2:] / 255.0], 1) - 0.5)
         return result
 
 

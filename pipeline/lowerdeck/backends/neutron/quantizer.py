@@ -27,7 +27,7 @@ _SPLITS = (
     *(_aten.split.Tensor, _aten.split_with_sizes.default),
     *(_aten.chunk.default, _aten.tensor_split.sections),
 )
-_WITH_NUMBERS = (_aten.add.Tensor, _aten.sub.Tensor, _aten.mul.Tensor)
+_WITH_NUMBERS = (_aten.add.Tensor, _aten.sub.Tensor, _aten.mul.Tensor, _aten.div.Tensor)
 _TABLES = (_aten.sigmoid.default, _aten.sigmoid_.default, _aten.tanh.default, _aten.tanh_.default)
 
 
