@@ -11,6 +11,8 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks import networks
+from benchmarks.in_turns import create
 from lowerdeck.artifacts.conversion import converter_folder
 from lowerdeck.artifacts.edge_programs import read_edge_program, write_edge_program
 from lowerdeck.contracts.errors import LowerdeckError
@@ -130,3 +132,22 @@ def test_rules_by_module_and_type_decide_the_integers(
     off = [node for node in plan.nodes if node.compute and node.partition is None]
     assert {node.module for node in off} == {"head"}
     assert ReasonCode.NOT_QUANTIZED in {node.reason.code for node in off if node.reason is not None}
+
+
+class Saturated(nn.Module):
+    """Scaled pixels through a layer, and whether any of them is bright: uint8 [1 x 3 x 8 x 8]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(3, 4, 3)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.layer(x.float() / 255), (x > 128).any()
+
+
+def test_bytes_without_a_sign_keep_nothing_else_off_the_npu() -> None:
+    """Arm's partitioner refuses a partition as a whole in which something computes with them."""
+    drawn = [(torch.randint(0, 256, (1, 3, 8, 8), dtype=torch.uint8),) for _ in range(8)]
+    verdict, detail = networks.lowered(Saturated().eval(), drawn, create("ethos_u55_128"))
+    assert verdict == "right", detail
+    assert detail.startswith("3 of 7 operators delegated")  # 1 / 255, the product and the layer

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 import torch
-from executorch.backends.arm.constants import Q_OPS
+from executorch.backends.arm.constants import DQ_OPS, Q_OPS
 from executorch.backends.arm.ethosu import EthosUCompileSpec, EthosUPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
@@ -51,7 +51,7 @@ def create_partitioner(compile_spec: EthosUCompileSpec, options: Options) -> tup
         ConfigurationError: an import path does not name a check or an operator.
     """
     checks = [_UserCheck(path, _create_check(path)) for path in options.additional_checks]
-    partitioner = EthosUPartitioner(compile_spec, [_ExclusionCheck(), _IntegerStateCheck(), *checks])
+    partitioner = EthosUPartitioner(compile_spec, [_ExclusionCheck(), _IntegerStateCheck(), _UnsignedCheck(), *checks])
     for path in options.custom_partition_ops:
         partitioner.register_custom_partition_op(_operator(path))
     return partitioner, RejectionRecorder(_user_check_reason).recording
@@ -114,6 +114,15 @@ class _IntegerStateCheck(OperatorSupportBase):
         )
 
 
+class _UnsignedCheck(OperatorSupportBase):
+    """Refuses operators on bytes without a sign, for which Arm's partitioner would refuse the whole partition."""
+
+    def is_node_supported(self, submodules: Mapping[str, torch.nn.Module], node: torch.fx.Node) -> bool:
+        value = node.meta.get("val")
+        is_unsigned = isinstance(value, torch.Tensor) and value.dtype == torch.uint8
+        return not is_unsigned or node.target in (*Q_OPS, *DQ_OPS)
+
+
 class _UserCheck(OperatorSupportBase):
     """A check of `additional_checks`; converts its exceptions to LowerdeckError."""
 
@@ -171,6 +180,10 @@ def _user_check_reason(check: OperatorSupportBase) -> Reason | None:
             return Reason(code=ReasonCode.USER_CHECK, message=message, check=check.path)
         case _IntegerStateCheck():
             return Reason(code=ReasonCode.DTYPE, message="state of 64-bit integers, which the NPU does not have")
+        case _UnsignedCheck():
+            return Reason(
+                code=ReasonCode.DTYPE, message="computes bytes without a sign, which the NPU only reads and writes"
+            )
         case _ExclusionCheck():
             return Reason(code=ReasonCode.EXCLUDED, message="excluded by the configuration")
     return None
