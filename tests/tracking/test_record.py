@@ -433,7 +433,7 @@ class TestStage:
         assert done.returncode == 1
         assert "Traceback" not in done.stderr
         assert "secret" not in done.stderr
-        for words in ("127.0.0.1", "MLFLOW_TRACKING_URI", "remains", "only this stage", "tracking: none"):
+        for words in ("127.0.0.1", "MLFLOW_TRACKING_URI", "remains", "is all that", "tracking: none"):
             assert words in done.stderr
         assert paths.LINEAGE.read_text() == "the previous one"
 

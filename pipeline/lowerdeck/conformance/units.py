@@ -27,7 +27,7 @@ def units(graph: Graph, names: Collection[str] | None = None, constants: Collect
     Args:
         graph: The partition's subgraph, or the edge program with it.
         names: The partition's nodes; None for all of `graph`.
-        constants: Placeholders of constants. What is computed from these alone, such as a transposed weight, belongs to
+        constants: Placeholders of constants. What is quantized of these alone, such as a transposed weight, belongs to
             its users: a backend expects a constant there.
     """
     nodes = [node for node in graph.nodes if node.op == "call_function" and (names is None or node.name in names)]
@@ -36,12 +36,13 @@ def units(graph: Graph, names: Collection[str] | None = None, constants: Collect
     for node in nodes:
         if node.all_input_nodes and constant.issuperset(node.all_input_nodes):
             constant.add(node)
+    weights = {node for node in constant.intersection(nodes) if operator_name(node).startswith(STATIC_QUANTIZE)}
     joined = networkx.Graph()
     joined.add_nodes_from(nodes)
     for node in nodes:
         users = (user for user in node.users if user in joined)
         joined.add_edges_from(
-            (node, user) for user in users if node in constant or _belong_together(node, user, is_quantized)
+            (node, user) for user in users if node in weights or _belong_together(node, user, is_quantized)
         )
     members = {node: index for index, unit in enumerate(networkx.connected_components(joined)) for node in unit}
     between = networkx.DiGraph()

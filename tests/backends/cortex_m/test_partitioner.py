@@ -338,6 +338,20 @@ def test_a_convolution_in_one_dimension_is_one_of_an_image(tmp_path: Path, monke
     assert errors_in_lsb(program, converted(made, backend, tmp_path, monkeypatch)).max() < 2.01
 
 
+def test_averages_of_incomplete_windows_are_left_to_a_portable_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The passes do not read ceil_mode, and the result had another size."""
+
+    def network() -> nn.Module:
+        return nn.Sequential(nn.Conv2d(3, 4, 1), nn.AvgPool2d(4, 3, 2, ceil_mode=True))
+
+    backend = backend_for()
+    program = quantized(network, backend)
+    made = partition(quantized(network, backend), backend)
+    assert errors_in_lsb(program, converted(made, backend, tmp_path, monkeypatch)).max() < 2.01
+
+
 def test_a_node_at_which_a_pass_fails_is_left_to_portable_kernels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,11 +66,15 @@ def disagreement(node: Node, *, explicit_layout: bool) -> Reason | None:
 
 
 def other_sizes(node: Node) -> Reason | None:
-    """Why CMSIS-NN would compute another maximum or minimum of tensors of these sizes.
+    """Why CMSIS-NN would compute another maximum or minimum of tensors of these sizes, or a mean of another size.
+
+    The passes do not read the ceil_mode of average poolings.
 
     arm_maximum_s8 and arm_minimum_s8 were wrong on Arm's firmware where an operand has one element in both of its last
     dimensions, and right for other operands that are repeated (tests/devices/test_cmsis_nn_layouts.py).
     """
+    if _short(node) == "avg_pool2d" and any(node.args[4:5]):
+        return Reason(code=ReasonCode.CONSTRAINT, message="CMSIS-NN averages without ceil_mode")
     if _short(node) not in ("maximum", "minimum"):
         return None
     shapes = [tuple(each.meta["val"].shape) for each in node.all_input_nodes]
