@@ -48,6 +48,10 @@ TRANSPOSED_WEIGHT = Replacement(
     reason="Gives the weight of a transposed convolution with groups a scale for each input channel, and its bias as "
     "many, which needs one for each output channel.",
 )
+ROUNDED_DIVISION = Replacement(
+    target="executorch.backends.arm._passes.decompose_div_tensor_mode:DecomposeDivTensorModePass.call_operator",
+    reason="Divides integers as floats for an Ethos-U55, before quantization: `tokens // 8` is computed with 8 bits.",
+)
 FIXED_RANGE = Replacement(
     target="executorch.backends.arm.quantizer.quantization_annotator:_get_fixed_qparams_qspec",
     reason="Clips the image of a grid_sample and its result to -1 ... 1, the range of a graphics processor's textures: "

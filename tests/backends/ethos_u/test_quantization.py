@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from contextlib import chdir
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -213,3 +214,27 @@ def test_sampled_images_keep_their_range(lowered: Callable[[str], Lowered]) -> N
     expected = network(*samples[0])
     error = program.module(check_guards=False)(*samples[0]) - expected
     assert error.abs().max() < 0.1 * expected.abs().max()
+
+
+class Positions(nn.Module):
+    """A layer, and rows and columns of flat indices: float32 [1 x 4] and int64 [1 x 6]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, index: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        signed = index - 100
+        rounded = torch.div(signed, 7, rounding_mode="trunc")
+        return self.layer(x), index // 10, index % (index + 3), signed // 7, rounded
+
+
+def test_integers_are_divided_as_integers(lowered: Callable[[str], Lowered]) -> None:
+    """On an Ethos-U55, Arm's quantizer divides them as floats, of which 8 bits are left."""
+    torch.manual_seed(0)
+    network = Positions().eval()
+    samples = [(torch.randn(1, 4), torch.randint(0, 200, (1, 6))) for _ in range(8)]
+    exported = partial(export, network, [[1, 4], [1, 6]], input_dtypes=["float32", "int64"])
+    program = quantized(exported, lowered(U55).backend(), INT8, samples).module(check_guards=False)
+    for sample in samples:
+        assert all(map(torch.equal, program(*sample)[1:], network(*sample)[1:]))

@@ -12,7 +12,7 @@ from executorch.backends.cortex_m.quantizer.pattern_matcher import PatternMatche
 from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
 
 from lowerdeck.backends.ethos_u.indices import cast_indices_of_scatters, cast_outputs, output_types
-from lowerdeck.compat.arm import FIXED_RANGE, TRANSPOSED_WEIGHT
+from lowerdeck.compat.arm import FIXED_RANGE, ROUNDED_DIVISION, TRANSPOSED_WEIGHT
 
 if TYPE_CHECKING:
     from executorch.backends.arm.quantizer import QuantizationConfig
@@ -36,7 +36,12 @@ class YieldingQuantizer(EthosUQuantizer):  # type: ignore[misc]  # ExecuTorch is
     def transform_for_annotation(self, model: GraphModule) -> GraphModule:
         """Run Arm's transformation, which annotates once to find the nodes to quantize."""
         dtypes = output_types(model)
-        with annotated_count_as_matched(model), self._weights_of_transposed_layers(), _images_in_their_range():
+        with (
+            annotated_count_as_matched(model),
+            self._weights_of_transposed_layers(),
+            _images_in_their_range(),
+            _integers_divided_as_such(),
+        ):
             transformed: GraphModule = super().transform_for_annotation(model)
         cast_indices_of_scatters(transformed)
         cast_outputs(transformed, dtypes)
@@ -71,6 +76,18 @@ def _images_in_their_range() -> AbstractContextManager[None]:
         return observed if target == torch.ops.aten.grid_sampler.default else fixed(target, table, observed)
 
     return FIXED_RANGE.active(fixed_but_for_images)
+
+
+def _integers_divided_as_such() -> AbstractContextManager[None]:
+    """Leave divisions of integers as they are; an NPU that cannot compute them on integers leaves them to the CPU."""
+    decompose = ROUNDED_DIVISION.original()
+
+    def divide(division: Any, op: Any, args: Any, kwargs: Any, meta: Any) -> Any:
+        if op == torch.ops.aten.div.Tensor_mode and all(map(division._is_integer_tensor, args[:2])):
+            return super(type(division), division).call_operator(op, args, kwargs, meta)
+        return decompose(division, op, args, kwargs, meta)
+
+    return ROUNDED_DIVISION.active(divide)
 
 
 @contextmanager
