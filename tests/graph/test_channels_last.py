@@ -150,3 +150,22 @@ def test_convolutions_of_contiguous_tensors_are_left_to_cmsis_nn(network: type[n
     results = [node.meta["val"] for node in program.graph.nodes if node.target == torch.ops.aten.conv2d.default]
     assert results
     assert all(result.is_contiguous(memory_format=torch.channels_last) for result in results)
+
+
+class Spectrum(nn.Module):
+    """A spectrogram as an image of one channel: float32 [1 x 8 x 12]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(1, 4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.convolution(x.unsqueeze(1)).relu()
+        return result
+
+
+def test_convolutions_of_one_channel_are_channels_last() -> None:
+    """PyTorch's convolution takes their memory for contiguous, and CMSIS-NN left the layer to portable kernels."""
+    program = export(Spectrum().eval(), [[1, 8, 12]], memory_format="channels_last")
+    (convolution,) = program.graph.find_nodes(op="call_function", target=torch.ops.aten.conv2d.default)
+    assert convolution.meta["val"].is_contiguous(memory_format=torch.channels_last)

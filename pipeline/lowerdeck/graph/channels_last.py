@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch._prims_common import suggest_memory_format
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
@@ -53,7 +54,9 @@ class ChannelsLast(TorchFunctionMode):
         if tensors and _writes(func):
             self._stale += [image for image, copy in self._copies if _share_memory(tensors[0], copy)]
         if getattr(func, "__name__", "") in _OF_IMAGES and args and _is_contiguous_image(args[0]):
-            return func(args[0].contiguous(memory_format=torch.channels_last), *args[1:], **(kwargs or {}))
+            # Not `contiguous`, which leaves one channel as it is.
+            copy = args[0].clone if args[0].shape[1] == 1 else args[0].contiguous
+            return func(copy(memory_format=torch.channels_last), *args[1:], **(kwargs or {}))
         if _needs_copy(func, args, kwargs or {}):
             copy = func(args[0].contiguous(), *args[1:], **(kwargs or {}))
             self._copies.append((args[0], copy))
@@ -66,8 +69,16 @@ def _is_contiguous_image(x: Any) -> bool:
         isinstance(x, torch.Tensor)
         and x.ndim == 4
         and x.is_floating_point()
-        and not x.is_contiguous(memory_format=torch.channels_last)
+        and (not x.is_contiguous(memory_format=torch.channels_last) or _is_taken_for_contiguous(x))
     )
+
+
+def _is_taken_for_contiguous(x: torch.Tensor) -> bool:
+    """Whether an image of one channel, which is in both layouts, has the strides of a contiguous one.
+
+    Then the results of convolutions are contiguous.
+    """
+    return x.shape[1] == 1 and suggest_memory_format(x) == torch.contiguous_format
 
 
 def _needs_copy(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

@@ -117,7 +117,8 @@ class _Images:
         if sequence not in self._given:
             image = called(node, _aten.unsqueeze.default, sequence, _HEIGHT)
             if self._is_channels_last and sequence not in self._stored:
-                image = called(node, _aten.contiguous.default, image, memory_format=torch.channels_last)
+                # Not `contiguous`, which leaves one channel as it is: what follows would not be channels-last.
+                image = called(node, _aten.clone.default, image, memory_format=torch.channels_last)
             self._given[sequence] = image
         return self._given[sequence]
 

@@ -326,10 +326,22 @@ def test_a_program_without_any_kernel_of_cmsis_nn_is_refused() -> None:
         partition(program, backend)
 
 
-def test_a_convolution_in_one_dimension_is_one_of_an_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_convolution_in_one_dimension_is_one_of_an_image(
+    channels: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The memory of one channel is channels-last and contiguous, and PyTorch's convolution takes it for the latter."""
+
     def network() -> nn.Module:
-        layers = nn.Conv1d(3, 8, 3), nn.BatchNorm1d(8), nn.ReLU(), nn.MaxPool1d(2), nn.Conv1d(8, 4, 3, dilation=2)
-        return nn.Sequential(nn.Flatten(2), *layers)
+        given = nn.Flatten(1), nn.Unflatten(1, (channels, -1))
+        layers = (
+            nn.Conv1d(channels, 8, 3),
+            nn.BatchNorm1d(8),
+            nn.ReLU(),
+            nn.MaxPool1d(2),
+            nn.Conv1d(8, 4, 3, dilation=2),
+        )
+        return nn.Sequential(*given, *layers)
 
     backend = backend_for()
     program = quantized(network, backend)
