@@ -95,7 +95,7 @@ class NativeEngine:
 def native_crash(data: bytes, method: Method, inputs: Sequence[Any]) -> str | None:
     """How ExecuTorch's runtime ends its process, a fork of this one, when it executes a method: signal and reason.
 
-    The fork costs a tenth of a process that imports torch; the runtime replaces its threads in one.
+    A fork imports nothing again, and the runtime replaces its threads in one.
 
     Args:
         data: The `.pte` of this build.
