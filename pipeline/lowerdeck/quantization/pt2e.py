@@ -6,7 +6,6 @@ of observers, so these are stored as tensors and restored in a model that anothe
 
 from __future__ import annotations
 
-import operator
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,12 @@ from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.quantization import ObserverState
 from lowerdeck.fingerprints.digests import digest
 from lowerdeck.quantization.explicit_state import without_buffers
+from lowerdeck.quantization.integers import (
+    hide_exact_divisions,
+    leave_floats_between_integers,
+    leave_other_types,
+    show_exact_divisions,
+)
 from lowerdeck.quantization.masks import narrow_masked_ranges
 from lowerdeck.quantization.matrix_products import use_linear
 from lowerdeck.quantization.shared_layers import separate_shared_layers
@@ -42,13 +47,17 @@ def prepare(program: ExportedProgram, quantizer: Quantizer) -> torch.fx.GraphMod
     replace_parameters(module, dict(module.named_parameters()))
     use_linear(module)
     separate_shared_layers(module)
+    trained = program.graph_signature.parameters
+    hide_exact_divisions(module, trained)
     for node in module.graph.nodes:
         if node.op == "call_function":
             # NeutronQuantizer groups nodes by the last entry of source_fn_stack, which only strict export adds.
             node.meta.setdefault("source_fn_stack", [(node.name, node.target)])
     with fast_graph_passes(), FAKE_CONSTANT.active(_with_known_sizes(FAKE_CONSTANT.original())):
         prepared: torch.fx.GraphModule = prepare_pt2e(module, quantizer)
-    _leave_other_types(prepared)
+    leave_other_types(prepared)
+    show_exact_divisions(prepared)
+    leave_floats_between_integers(prepared, trained)
     narrow_masked_ranges(prepared)
     if not any(True for _ in _observers(prepared)):
         operators = Counter(str(node.target) for node in program.graph.nodes if node.op == "call_function")
@@ -77,31 +86,6 @@ def _with_known_sizes(from_tensor: Callable[..., Any]) -> Callable[..., Any]:
         return from_tensor(mode, tensor, **options)
 
     return with_known_sizes
-
-
-def _leave_other_types(prepared: torch.fx.GraphModule) -> None:
-    """Remove observers of all but float32, which some quantizers annotate.
-
-    Integers, e.g. a counter, have no scale; PyTorch's operators quantize no float64; and none of the backends takes
-    half precision around integers: XNNPACK's compiler even ends the process.
-    """
-    modules = dict(prepared.named_modules(remove_duplicate=False))
-    for node in list(prepared.graph.nodes):
-        if node.op == "call_module" and isinstance(modules[node.target], ObserverBase):
-            value = _value(prepared, node.args[0])
-            if value is not None and value.dtype != torch.float32:
-                node.replace_all_uses_with(node.args[0])
-                prepared.graph.erase_node(node)
-    prepared.delete_all_unused_submodules()
-    prepared.recompile()
-
-
-def _value(module: torch.fx.GraphModule, node: torch.fx.Node) -> torch.Tensor | None:
-    """An example of a node's tensor; quantizers give none to the constants that they make of numbers."""
-    value = node.meta.get("val")
-    if value is None and node.op == "get_attr":
-        value = operator.attrgetter(str(node.target))(module)
-    return value if isinstance(value, torch.Tensor) else None
 
 
 def observer_state(prepared: torch.fx.GraphModule) -> ObserverState:

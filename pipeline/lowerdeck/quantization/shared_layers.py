@@ -25,13 +25,13 @@ _BATCH_NORM = _aten.batch_norm.default
 _DEPTHWISE: dict[int, Any] = {3: _aten.conv1d.default, 4: _aten.conv2d.default}
 """By the number of dimensions of what the batch norm takes."""
 _LINEAR = _aten.linear.default
-_LAYERS = (
+LAYERS = (
     _LINEAR,
     *(_aten.conv1d.default, _aten.conv1d.padding, _aten.conv2d.default, _aten.conv2d.padding),
     *(_aten.conv3d.default, _aten.conv3d.padding),
     *(_aten.conv_transpose1d.default, _aten.conv_transpose2d.input, _aten.conv_transpose3d.input),
 )
-_TRANSPOSED = _LAYERS[-3:]
+_TRANSPOSED = LAYERS[-3:]
 _GROUPS = 6
 """Position of the number of groups among the arguments of a transposed convolution."""
 _NOT_COPIED = ("source_fn_stack", "torch_fn")
@@ -46,7 +46,7 @@ def separate_shared_layers(module: GraphModule) -> None:
       an addition.
     - Into layers that share constants, batch norms are folded here. Calls with the same batch norm share the result.
     """
-    layers = [node for node in module.graph.nodes if node.target in _LAYERS]
+    layers = [node for node in module.graph.nodes if node.target in LAYERS]
     for layer in layers:
         is_computed = any(each.op != "get_attr" for each in _constants(layer))
         if len(layer.users) > 1 or is_computed or _is_grouped_transposed(layer):

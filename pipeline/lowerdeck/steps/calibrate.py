@@ -18,6 +18,7 @@ from lowerdeck.graph.state import initial_state
 from lowerdeck.quantization.biases import make_room_for_biases
 from lowerdeck.quantization.explicit_state import stream
 from lowerdeck.quantization.histogram_search import searched_range
+from lowerdeck.quantization.integers import is_integer
 from lowerdeck.quantization.pt2e import observer_state, prepare
 from lowerdeck.quantization.ranges import activation_ranges, observed_modules
 from lowerdeck.quantization.small_ranges import refine_small_steps
@@ -142,8 +143,9 @@ def _check_prepared(compared: Sequence[tuple[Any, Any, Any]], program: ExportedP
     if not compared:
         return
     samples, given, wanted = ([tree_leaves(each) for each in part] for part in zip(*compared, strict=True))
+    are_exact = _are_exact(program)
     for number, pairs in enumerate(zip(zip(*given, strict=True), zip(*wanted, strict=True), strict=True)):
-        difference = _difference(list(zip(*pairs, strict=True)))
+        difference = _difference(list(zip(*pairs, strict=True)), is_exact=are_exact[number])
         if difference is not None:
             raise LowerdeckError(
                 f"{type(quantizer).__name__} and torchao prepare another network for quantization than the model: "
@@ -172,7 +174,20 @@ def _exceeds_32_bits(value: Any) -> bool:
     return is_long and bool(((value > limits.max) | (value < limits.min)).any())
 
 
-def _difference(pairs: Sequence[tuple[Any, Any]]) -> str | None:
+def _are_exact(program: ExportedProgram) -> list[bool]:
+    """Which outputs are computed of integers and constants alone; where these are integers, no rounding excuses one."""
+    signature, exact = program.graph_signature, set[torch.fx.Node]()
+    for node in program.graph.nodes:
+        if node.op != "placeholder":
+            is_exact = exact.issuperset(node.all_input_nodes)
+        else:
+            is_exact = node.name in signature.inputs_to_lifted_tensor_constants or is_integer(node.meta["val"])
+        exact.update([node] if is_exact else [])
+    names = {node.name for node in exact}
+    return [name in names for name in signature.user_outputs]
+
+
+def _difference(pairs: Sequence[tuple[Any, Any]], *, is_exact: bool) -> str | None:
     """How an output, given and wanted for each sample, differs; None where decompositions explain the difference."""
     given, wanted = pairs[0]
     if not isinstance(wanted, torch.Tensor):
@@ -182,7 +197,7 @@ def _difference(pairs: Sequence[tuple[Any, Any]]) -> str | None:
         return f"is {kinds[0]} and not {kinds[1]}"
     all_given, all_wanted = (torch.stack(each) for each in zip(*pairs, strict=True))
     if not wanted.is_floating_point():
-        return _difference_of_integers(all_given, all_wanted)
+        return _difference_of_integers(all_given, all_wanted, 0.0 if is_exact else _MOST_OTHER_INTEGERS)
     finite = all_wanted.isfinite()
     errors, largest = (all_given - all_wanted)[finite].abs(), all_wanted[finite].abs()
     if not finite.any() or errors.max() <= max(_MOST_CHANGED * float(largest.max()), _LEAST_DIFFERENCE):
@@ -190,10 +205,10 @@ def _difference(pairs: Sequence[tuple[Any, Any]]) -> str | None:
     return f"is off by {float(errors.max()):.3g} of {float(largest.max()):.3g}"
 
 
-def _difference_of_integers(given: torch.Tensor, wanted: torch.Tensor) -> str | None:
-    """Half of them may differ, because the largest of nearly equal numbers may be another one."""
+def _difference_of_integers(given: torch.Tensor, wanted: torch.Tensor, most: float) -> str | None:
+    """`most`: share of them that may differ; the largest of nearly equal floats may be another one."""
     differ = given != wanted
-    if not wanted.numel() or differ.double().mean() <= _MOST_OTHER_INTEGERS:
+    if not wanted.numel() or differ.double().mean() <= most:
         return None
     place = tuple(differ.nonzero()[0])
     found = f"has {given[place].item()} in place of {wanted[place].item()}"

@@ -79,11 +79,15 @@ def _images_in_their_range() -> AbstractContextManager[None]:
 
 
 def _integers_divided_as_such() -> AbstractContextManager[None]:
-    """Leave divisions of integers as they are; an NPU that cannot compute them on integers leaves them to the CPU."""
+    """Leave divisions of integers as they are; an NPU that cannot compute them on integers leaves them to the CPU.
+
+    So are those that have to be exact (quantization/integers.py), which state that they do not round.
+    """
     decompose = ROUNDED_DIVISION.original()
 
     def divide(division: Any, op: Any, args: Any, kwargs: Any, meta: Any) -> Any:
-        if op == torch.ops.aten.div.Tensor_mode and all(map(division._is_integer_tensor, args[:2])):
+        is_exact = all(map(division._is_integer_tensor, args[:2])) or kwargs.get("rounding_mode") is None
+        if op == torch.ops.aten.div.Tensor_mode and is_exact:
             return super(type(division), division).call_operator(op, args, kwargs, meta)
         return decompose(division, op, args, kwargs, meta)
 

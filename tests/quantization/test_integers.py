@@ -1,0 +1,65 @@
+"""What a model computes of integers and returns as integers is the same after quantization."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from benchmarks.in_turns import create
+from lowerdeck.contracts.quantization import QuantizationScheme
+from lowerdeck.quantization.annotation import scheme_quantizer
+from lowerdeck.steps.calibrate import calibrate
+from lowerdeck.steps.export import export
+from lowerdeck.steps.quantize import quantize
+
+_Function = Callable[[torch.Tensor], torch.Tensor]
+FUNCTIONS: dict[str, _Function] = {
+    "halves": lambda tokens: (tokens.float() * 0.5).floor().long(),
+    "pages": lambda tokens: (tokens.float() / 41).floor().long(),
+    "sheets": lambda tokens: tokens.float().div_(41).floor().long(),
+    "rates": lambda tokens: (tokens.float() / (tokens.float().amax(1, keepdim=True) / 49)).floor().long(),
+    "roots": lambda tokens: torch.sqrt(tokens.float() + 1).to(torch.int32),
+    "buckets": lambda tokens: (torch.log(tokens.float().clamp(min=1) / 4) / torch.log(torch.tensor(40.0)) * 64).long(),
+    "quotients": lambda tokens: torch.div(tokens, 7, rounding_mode="trunc"),
+    "differences": lambda tokens: (tokens[:, :, None] - tokens[:, None, :]).abs().float().div(3).round().long(),
+    "remainders": lambda tokens: tokens.float().remainder(13).long(),
+    "sums": lambda tokens: tokens.float().cumsum(1).to(torch.int64),
+    "rows": lambda tokens: tokens.argmax(1),
+}
+TARGETS = ["cortex_m55", "ethos_u55_128", "neutron_imxrt700", "xnnpack_cpu"]
+
+
+class Indexed(nn.Module):
+    def __init__(self, function: _Function) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.function, self.table, self.last = function, nn.Embedding(3000, 8), nn.Linear(8, 4)
+
+    def forward(self, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        indices = self.function(tokens)
+        return self.last(self.table(indices)), indices
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_integers_are_not_rounded_to_8_bits(name: str, target: str) -> None:
+    network, backend = Indexed(FUNCTIONS[name]).eval(), create(target)
+    observing, converting = (scheme_quantizer(backend, QuantizationScheme(name="int8")) for _ in range(2))
+    assert observing is not None
+    assert converting is not None
+    torch.manual_seed(1)
+    samples = [(torch.randint(1, 13, [1, 5]) * 41,) for _ in range(8)]
+
+    def exported() -> torch.export.ExportedProgram:
+        return export(network, [[1, 5]], (), backend.memory_format, input_dtypes=["int64"])
+
+    state = calibrate(exported(), observing, samples, len(samples))
+    quantized = quantize(exported(), converting, state)[0].module(check_guards=False)
+    for inputs in samples:
+        values, indices = network(*inputs)
+        given, given_indices = quantized(*inputs)
+        assert given_indices.tolist() == indices.tolist()
+        assert (given - values).abs().max() < 0.05 * values.abs().max()
