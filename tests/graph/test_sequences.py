@@ -62,6 +62,8 @@ def operators_of(model: nn.Module) -> list[str]:
         lambda x: F.avg_pool1d(x, 3, 1, 1, count_include_pad=False),
         lambda x: F.adaptive_avg_pool1d(x, 4),
         lambda x: F.interpolate(x, scale_factor=2),
+        lambda x: F.interpolate(x, scale_factor=2, mode="linear"),
+        lambda x: F.interpolate(x, 9, mode="linear", align_corners=True),
         lambda x: F.dropout(x, 0.5, training=False).sigmoid(),
         lambda x: torch.cat([x[:, :4], x[:, -4:].tanh()], 1) * 2,
         lambda x: torch.cat([x, x[..., ::2]], -1),

@@ -59,3 +59,11 @@ def called(node: Node, target: Any, *args: Any, **kwargs: Any) -> Node:
     with mode:
         made.meta = {**node.meta, "val": target(*values, **options)}
     return made
+
+
+def arguments_of(node: Node) -> dict[str, Any]:
+    """Those of a call of an ATen operator by name, in their order, with the defaults of what is not given."""
+    assert isinstance(node.target, torch._ops.OpOverload)
+    schema = node.target._schema.arguments
+    given = dict(zip((each.name for each in schema), node.args, strict=False)) | node.kwargs
+    return {each.name: given.get(each.name, each.default_value) for each in schema}

@@ -15,7 +15,7 @@ import torch
 
 from lowerdeck.contracts.backends import MemoryFormat
 from lowerdeck.graph.masks import constants
-from lowerdeck.graph.retracing import called
+from lowerdeck.graph.retracing import arguments_of, called
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -66,7 +66,7 @@ class _Images:
         elif self._is_elementwise(node):
             made = self._elementwise(node)
         else:
-            made = self._form(node, _arguments(node))
+            made = self._form(node, arguments_of(node))
         if made is not None:
             self._made[node] = made
 
@@ -156,13 +156,6 @@ def _is_sequence(node: Node) -> bool:
     return all(isinstance(size, int) for size in value.shape)
 
 
-def _arguments(node: Node) -> _Arguments:
-    """Those of a call by name, with the defaults of what is not given."""
-    schema = node.target._schema.arguments  # type: ignore[union-attr]
-    defaults = {each.name: each.default_value for each in schema if each.has_default_value()}
-    return defaults | dict(zip((each.name for each in schema), node.args, strict=False)) | node.kwargs
-
-
 def _wide(value: Any, of_height: int) -> Any:
     """An option of a layer in both dimensions of an image; a name, and an empty list, stand for both."""
     if isinstance(value, str) or value == []:
@@ -195,6 +188,8 @@ def _constant_pad(given: _Arguments) -> _Form | None:
 def _upsample(given: _Arguments) -> _Form:
     sizes = None if given["output_size"] is None else [1, *given["output_size"]]
     factors = None if given["scale_factors"] is None else [1.0, *given["scale_factors"]]
+    if "align_corners" in given:
+        return _aten.upsample_bilinear2d.vec, sizes, given["align_corners"], factors
     return _aten.upsample_nearest2d.vec, sizes, factors
 
 
@@ -223,6 +218,7 @@ _FORMS: dict[object, Callable[[_Arguments], _Form | None]] = {
         given["end"],
         given["step"],
     ),
+    _aten.upsample_linear1d.vec: _upsample,
     _aten.upsample_nearest1d.vec: _upsample,
     _aten.dropout.default: lambda given: (_aten.dropout.default, given["p"], given["train"]),
     _aten.glu.default: lambda given: (_aten.glu.default, _dimension(given["dim"])),

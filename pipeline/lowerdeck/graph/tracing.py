@@ -20,6 +20,7 @@ from lowerdeck.graph.masked_extrema import fill_with_extrema
 from lowerdeck.graph.masks import bound_masks
 from lowerdeck.graph.paired_results import separate_pairs
 from lowerdeck.graph.recurrent_layers import RecurrentAsLinear
+from lowerdeck.graph.same_padding import pad_even_kernels
 from lowerdeck.graph.sequences import sequences_as_images
 from lowerdeck.graph.sorting import sort_by_topk
 from lowerdeck.graph.state import keep_inputs, store_buffers, without_hidden_writes
@@ -66,6 +67,7 @@ def trace(
     traced = without_hidden_writes(traced)
     if as_images:
         sequences_as_images(traced, memory_format)
+    pad_even_kernels(traced)
     fold_constants(traced)
     fix_adaptive_max_pooling(traced)
     einsum_as_products(traced)
