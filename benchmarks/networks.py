@@ -515,6 +515,7 @@ def _quantized(
     network: nn.Module, known: Sequence[tuple[Tensor, ...]], backend: Backend, scheme: QuantizationScheme | None
 ) -> torch.export.ExportedProgram:
     from lowerdeck.contracts.quantization import QuantizationScheme
+    from lowerdeck.evaluation.changed_integers import check_integers
     from lowerdeck.quantization.annotation import scheme_quantizer
     from lowerdeck.quantization.quantize_model import quantize_model
     from lowerdeck.steps.calibrate import calibrate
@@ -530,7 +531,9 @@ def _quantized(
     observing, converting = (scheme_quantizer(backend, scheme) for _ in range(2))
     if observing is None or converting is None:
         return quantize_model(network, exported(), scheme)[0] if scheme.rebuilds_model else exported()
-    return quantize(exported(), converting, calibrate(exported(), observing, known, len(known)))[0]
+    quantized = quantize(exported(), converting, calibrate(exported(), observing, known, len(known)))[0]
+    check_integers(exported(), quantized, known)
+    return quantized
 
 
 def builds(number: int, options: argparse.Namespace) -> Iterator[Build]:

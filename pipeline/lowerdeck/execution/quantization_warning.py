@@ -15,16 +15,22 @@ if TYPE_CHECKING:
 
 
 def warn_of_loss(quantized: ExportedProgram, tensors: Sequence[QuantizedTensor]) -> QuantizationLoss | None:
-    """Print where the quantized program loses precision, if it is far from the float one, and return it."""
+    """Print where the quantized program loses precision, if it is far from the float one, and return it.
+
+    Raises:
+        LowerdeckError: it computes other integers of integers.
+    """
     from lowerdeck.artifacts import check_inputs, paths, programs
     from lowerdeck.config.schema import QuantizationConfig
+    from lowerdeck.evaluation.changed_integers import check_integers
     from lowerdeck.evaluation.quantization_loss import quantization_loss
 
     least_sqnr_db = section(QuantizationConfig).warn_below_sqnr_db
-    if least_sqnr_db is None:
-        return None
     # Preparing a program for quantization modifies it, so it is read again.
     exported, samples = programs.read_program(paths.EXPORTED), check_inputs.read_check_inputs()
+    check_integers(exported, quantized, samples)
+    if least_sqnr_db is None:
+        return None
     loss = quantization_loss(exported, quantized, samples, tensors, least_sqnr_db)
     if loss is None:
         return None

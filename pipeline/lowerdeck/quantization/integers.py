@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torchao.quantization.pt2e import ObserverBase
 
+from lowerdeck.graph.exact_integers import is_integer
 from lowerdeck.quantization.shared_layers import LAYERS
 
 if TYPE_CHECKING:
@@ -26,11 +27,6 @@ _WEIGHTED = (*LAYERS, _aten.bmm.default, _aten.embedding.default, _aten.matmul.d
 _EXACT: dict[str, Any] = {"rounding_mode": None}
 _ROUNDING: dict[Any, Any] = {_aten.div.Tensor: _aten.div.Tensor_mode, _aten.div_.Tensor: _aten.div_.Tensor_mode}
 """Divisions, and the same that may also round."""
-
-
-def is_integer(value: Any) -> bool:
-    """Whether `value` is a tensor of integers or booleans."""
-    return isinstance(value, torch.Tensor) and not value.is_floating_point() and not value.is_complex()
 
 
 def leave_other_types(prepared: GraphModule) -> None:

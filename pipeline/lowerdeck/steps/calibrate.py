@@ -13,12 +13,12 @@ from lowerdeck.compat.terminal import progress_bar
 from lowerdeck.compat.torchao import HISTOGRAM_SEARCH
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.quantization import ObserverState
+from lowerdeck.graph.exact_integers import computed_of_integers
 from lowerdeck.graph.memory_formats import memory_format_of, to_memory_format
 from lowerdeck.graph.state import initial_state
 from lowerdeck.quantization.biases import make_room_for_biases
 from lowerdeck.quantization.explicit_state import stream
 from lowerdeck.quantization.histogram_search import searched_range
-from lowerdeck.quantization.integers import is_integer
 from lowerdeck.quantization.pt2e import observer_state, prepare
 from lowerdeck.quantization.ranges import activation_ranges, observed_modules
 from lowerdeck.quantization.small_ranges import refine_small_steps
@@ -143,9 +143,9 @@ def _check_prepared(compared: Sequence[tuple[Any, Any, Any]], program: ExportedP
     if not compared:
         return
     samples, given, wanted = ([tree_leaves(each) for each in part] for part in zip(*compared, strict=True))
-    are_exact = _are_exact(program)
+    exact, names = computed_of_integers(program), program.graph_signature.user_outputs
     for number, pairs in enumerate(zip(zip(*given, strict=True), zip(*wanted, strict=True), strict=True)):
-        difference = _difference(list(zip(*pairs, strict=True)), is_exact=are_exact[number])
+        difference = _difference(list(zip(*pairs, strict=True)), is_exact=names[number] in exact)
         if difference is not None:
             raise LowerdeckError(
                 f"{type(quantizer).__name__} and torchao prepare another network for quantization than the model: "
@@ -172,19 +172,6 @@ def _exceeds_32_bits(value: Any) -> bool:
     # Compared on both sides: the absolute value of the smallest number is negative.
     limits = torch.iinfo(torch.int32)
     return is_long and bool(((value > limits.max) | (value < limits.min)).any())
-
-
-def _are_exact(program: ExportedProgram) -> list[bool]:
-    """Which outputs are computed of integers and constants alone; where these are integers, no rounding excuses one."""
-    signature, exact = program.graph_signature, set[torch.fx.Node]()
-    for node in program.graph.nodes:
-        if node.op != "placeholder":
-            is_exact = exact.issuperset(node.all_input_nodes)
-        else:
-            is_exact = node.name in signature.inputs_to_lifted_tensor_constants or is_integer(node.meta["val"])
-        exact.update([node] if is_exact else [])
-    names = {node.name for node in exact}
-    return [name in names for name in signature.user_outputs]
 
 
 def _difference(pairs: Sequence[tuple[Any, Any]], *, is_exact: bool) -> str | None:

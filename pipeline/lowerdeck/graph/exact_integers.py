@@ -1,0 +1,29 @@
+"""What a program computes of integers and constants alone; where that is integers, no rounding excuses another one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+    from torch.fx import Node
+
+
+def is_integer(value: Any) -> bool:
+    """Whether `value` is a tensor of integers or booleans."""
+    return isinstance(value, torch.Tensor) and not value.is_floating_point() and not value.is_complex()
+
+
+def computed_of_integers(program: ExportedProgram) -> dict[str, Node]:
+    """The nodes of an ATen program, by name, to which neither an input of floats nor a parameter contributes."""
+    constants, exact = program.graph_signature.inputs_to_lifted_tensor_constants, dict[torch.fx.Node, None]()
+    for node in program.graph.nodes:
+        if node.op != "placeholder":
+            is_exact = exact.keys() >= set(node.all_input_nodes)
+        else:
+            is_exact = node.name in constants or is_integer(node.meta["val"])
+        if is_exact:
+            exact[node] = None
+    return {node.name: node for node in exact}

@@ -1,0 +1,68 @@
+"""A quantized program that computes other integers of integers than the model is refused, with its place."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from benchmarks.in_turns import create
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.quantization import QuantizationScheme
+from lowerdeck.evaluation.changed_integers import check_integers
+from lowerdeck.quantization import pt2e
+from lowerdeck.quantization.annotation import scheme_quantizer
+from lowerdeck.steps.calibrate import calibrate
+from lowerdeck.steps.export import export
+from lowerdeck.steps.quantize import quantize
+
+TARGETS = ["cortex_m55", "ethos_u55_128", "neutron_imxrt700", "xnnpack_cpu"]
+
+
+class Rows(nn.Module):
+    """Chooses rows of a table, and returns which if it is asked to."""
+
+    def __init__(self, *, returned: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.returned, self.table, self.last = returned, nn.Embedding(400, 8), nn.Linear(8, 4)
+
+    def forward(self, tokens: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        rows = torch.sqrt(tokens.float() * 37).long()
+        values = self.last(self.table(rows))
+        return (values, rows) if self.returned else (values,)
+
+
+def programs(target: str, *, returned: bool) -> tuple[torch.export.ExportedProgram, torch.export.ExportedProgram]:
+    """The float program and the quantized one."""
+    network, backend = Rows(returned=returned).eval(), create(target)
+    observing, converting = (scheme_quantizer(backend, QuantizationScheme(name="int8")) for _ in range(2))
+    assert observing is not None
+    assert converting is not None
+
+    def exported() -> torch.export.ExportedProgram:
+        return export(network, [[1, 5]], (), backend.memory_format, input_dtypes=["int64"])
+
+    return exported(), quantize(exported(), converting, calibrate(exported(), observing, samples(), 8))[0]
+
+
+def samples() -> list[tuple[torch.Tensor, ...]]:
+    generator = torch.Generator().manual_seed(0)
+    return [(torch.randint(1, 4000, [1, 5], generator=generator),) for _ in range(8)]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_same_integers_pass(target: str) -> None:
+    exported, quantized = programs(target, returned=True)
+    check_integers(exported, quantized, samples())
+
+
+@pytest.mark.parametrize("returned", [True, False])
+@pytest.mark.parametrize("target", TARGETS)
+def test_rounded_rows_are_refused(target: str, returned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rule that keeps them exact is taken away."""
+    monkeypatch.setattr(pt2e, "leave_floats_between_integers", lambda *_: None)
+    exported, quantized = programs(target, returned=returned)
+    with pytest.raises(LowerdeckError, match=r"integers alone.* gives \d+ in place of \d+.*keep_float") as refusal:
+        check_integers(exported, quantized, samples())
+    assert "test_changed_integers.py" in str(refusal.value)
