@@ -15,6 +15,7 @@ from lowerdeck.graph.constant_folding import fold_constants
 from lowerdeck.graph.cropping import crop_by_slices
 from lowerdeck.graph.decompositions import average_slopes, decompose_rare_operators, drop_assertions
 from lowerdeck.graph.einsum import einsum_as_products
+from lowerdeck.graph.embedding_bags import reduce_embeddings
 from lowerdeck.graph.export_checks import check_not_random, check_operators, check_outputs, check_parameters, check_real
 from lowerdeck.graph.masked_extrema import fill_with_extrema
 from lowerdeck.graph.masks import bound_masks
@@ -68,6 +69,7 @@ def trace(
     if as_images:
         sequences_as_images(traced, memory_format)
     pad_even_kernels(traced)
+    reduce_embeddings(traced)
     fold_constants(traced)
     fix_adaptive_max_pooling(traced)
     einsum_as_products(traced)
