@@ -223,10 +223,19 @@ def test_adaptive_max_pooling_may_be_the_output_and_have_one_dimension() -> None
         assert torch.equal(program.module()(sample), function(sample, 2))
 
 
-def test_adaptive_max_pooling_with_other_sizes_is_refused_with_its_place() -> None:
-    with pytest.raises(LowerdeckError, match=r"adaptive_max_pool2d.*test_export\.py:\d+.*makes \[3, 3\] of \[8, 8\]"):
-        export(Calls(lambda x: F.adaptive_max_pool2d(x, 3)), [[1, 3, 8, 8]])
-    with pytest.raises(LowerdeckError, match="returns indices"):
+@pytest.mark.parametrize(("shape", "size"), [((8, 8), 3), ((9, 11), (3, 4)), ((5, 12), (7, 6)), ((7, 8), (7, 3))])
+def test_adaptive_max_pooling_with_other_sizes_puts_its_windows_together(
+    shape: tuple[int, ...], size: int | tuple[int, ...]
+) -> None:
+    program = export(Calls(lambda x: F.adaptive_max_pool2d(x, size)), [[1, 3, *shape]])
+    sample = torch.randn(1, 3, *shape)
+    assert torch.equal(program.module()(sample), F.adaptive_max_pool2d(sample, size))
+    program = export(Calls(lambda x: F.adaptive_max_pool1d(x, 5)), [[1, 3, shape[1]]])
+    assert torch.equal(program.module()(sample[:, :, 0]), F.adaptive_max_pool1d(sample[:, :, 0], 5))
+
+
+def test_indices_of_adaptive_max_pooling_are_refused_with_their_place() -> None:
+    with pytest.raises(LowerdeckError, match=r"adaptive_max_pool2d.*test_export\.py:\d+.*returns indices"):
         export(Calls(lambda x: F.adaptive_max_pool2d(x, 4, return_indices=True)), [[1, 3, 8, 8]])
 
 
