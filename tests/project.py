@@ -115,7 +115,8 @@ class Project:
         kept = {
             key: value for key, value in os.environ.items() if not key.startswith(("MLFLOW_", "LOWERDECK_", "DVC_"))
         }
-        kept.pop("PYTHONHASHSEED", None)
+        for name in ("PYTHONHASHSEED", "COLUMNS", "LINES"):  # pytest-xdist states a width in its processes
+            kept.pop(name, None)
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
         return {**kept, "PATH": path, "MLFLOW_DISABLE_TELEMETRY": "true", **self.environment, **environment}
 

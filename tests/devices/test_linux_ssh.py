@@ -96,7 +96,7 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder = Path.home() / ".cache" / "lowerdeck"
     before = set(folder.iterdir()) if folder.is_dir() else set()
     yield folder
-    for path in set(folder.iterdir()) - before:
+    for path in (set(folder.iterdir()) if folder.is_dir() else set()) - before:
         shutil.rmtree(path)
 
 
