@@ -291,3 +291,23 @@ def test_a_partition_that_fails_is_identified(fallback: str | None) -> None:
     assert verdict == "right", detail
     assert "stays on the CPU: aten_mul_tensor_1" in detail
     assert "cannot be executed" not in detail
+
+
+class Counting(nn.Module):
+    """Counts what a comparison finds: Cortex-M's quantizer annotates what `gt` takes, and NXP's the sum behind it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.scores = nn.Linear(12, 12)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.scores(x)
+        return scores * (scores > 0).sum(-1, keepdim=True)
+
+
+@pytest.mark.parametrize("fallback", ["cortex_m55", None])
+def test_a_sum_of_booleans_is_not_quantized(fallback: str | None) -> None:
+    samples = [(torch.randn(1, 12),) for _ in range(8)]
+    verdict, detail = lowered(Counting().eval(), samples, create("neutron_imxrt700", fallback))
+    assert verdict == "right", detail

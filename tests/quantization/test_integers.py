@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from benchmarks.in_turns import create
+from benchmarks.networks import lowered
 from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.quantization.annotation import scheme_quantizer
 from lowerdeck.steps.calibrate import calibrate
@@ -63,3 +64,24 @@ def test_integers_are_not_rounded_to_8_bits(name: str, target: str) -> None:
         given, given_indices = quantized(*inputs)
         assert given_indices.tolist() == indices.tolist()
         assert (given - values).abs().max() < 0.05 * values.abs().max()
+
+
+@pytest.mark.parametrize("target", ["ethos_u85_256", "ethos_u55_128"])
+def test_numbers_that_a_layers_result_is_compared_with_are_quantized(target: str) -> None:
+    """As is the result; otherwise the NPU could not compare them."""
+
+    class Compared(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.layer = nn.Conv2d(3, 4, 1)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            y = self.layer(x)
+            return y * 2, y > 0.25
+
+    samples = [(torch.randn(1, 3, 4, 4),) for _ in range(8)]
+    verdict, detail = lowered(Compared().eval(), samples, create(target))
+    assert verdict == "right", detail
+    delegated, count = detail.partition(" operators")[0].split(" of ")
+    assert int(count) - int(delegated) == (0 if target == "ethos_u85_256" else 1)  # an Ethos-U55 has no booleans

@@ -17,14 +17,13 @@ from torchao.quantization.pt2e.quantizer import (
     QuantizationAnnotation,
     QuantizationSpec,
     Quantizer,
-    SharedQuantizationSpec,
 )
 from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
 
 from lowerdeck.contracts.backends import Backend
 from lowerdeck.contracts.quantization import ModuleRule, ObserverChoice, QuantizationScheme
 from lowerdeck.graph.modules import check_modules_known, known_modules, matches, modules_of
-from lowerdeck.quantization.fallback import activation_spec, quantizer_of
+from lowerdeck.quantization.fallback import activation_spec, quantizer_of, unshare_with_float
 from lowerdeck.quantization.observers import BACKEND_DEFAULT, observed_by
 
 if TYPE_CHECKING:
@@ -210,25 +209,4 @@ def _repair_float_neighbours(graph: Graph, float_nodes: Collection[Node]) -> Non
         elif annotation.output_qspec is None and floats.intersection(node.users):
             annotation.output_qspec = activation_spec(node)
     for node in filter(_annotated, annotated):
-        _unshare_with_float(node, activation_spec(node) or default)
-
-
-def _unshare_with_float(node: Node, activation: QuantizationSpec | None) -> None:
-    annotation = node.meta[Q_ANNOTATION_KEY]
-    for source, spec in annotation.input_qspec_map.items():
-        if isinstance(spec, SharedQuantizationSpec) and not _is_observed(spec.edge_or_node):
-            annotation.input_qspec_map[source] = activation
-    shared = annotation.output_qspec
-    if isinstance(shared, SharedQuantizationSpec) and not _is_observed(shared.edge_or_node):
-        edge = (shared.edge_or_node, node)
-        annotation.output_qspec = SharedQuantizationSpec(edge) if _is_observed(edge) else activation
-
-
-def _is_observed(edge_or_node: Any) -> bool:
-    """Whether an edge or a node's output will have an observer."""
-    source, user = edge_or_node if isinstance(edge_or_node, tuple) else (None, edge_or_node)
-    annotation = user.meta.get(Q_ANNOTATION_KEY) if isinstance(user, torch.fx.Node) else None
-    if annotation is None:
-        return False
-    spec = annotation.output_qspec if source is None else annotation.input_qspec_map.get(source)
-    return spec is not None
+        unshare_with_float(node, activation_spec(node) or default)

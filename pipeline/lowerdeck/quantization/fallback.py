@@ -53,6 +53,8 @@ class FallbackQuantizer(Quantizer):  # type: ignore[misc]  # torchao is untyped
             model = self._delegate.annotate(model)
             with _agreeing(model, keep_sharing=keep_sharing):
                 model = self._library().annotate(model)
+        for node in [node for node in model.graph.nodes if Q_ANNOTATION_KEY in node.meta]:
+            unshare_with_float(node, activation_spec(node))  # the library quantizes what a comparison takes alone
         return model
 
     def validate(self, model: GraphModule) -> None:
@@ -105,3 +107,25 @@ def activation_spec(node: Node) -> QuantizationSpec | None:
         if isinstance(spec, QuantizationSpec) and not spec.is_dynamic:
             return spec
     return None
+
+
+def unshare_with_float(node: Node, activation: QuantizationSpec | None) -> None:
+    """Give `node` the quantization `activation` where it would have that of a tensor that stays in float."""
+    annotation = node.meta[Q_ANNOTATION_KEY]
+    for source, spec in annotation.input_qspec_map.items():
+        if isinstance(spec, SharedQuantizationSpec) and not _is_observed(spec.edge_or_node):
+            annotation.input_qspec_map[source] = activation
+    shared = annotation.output_qspec
+    if isinstance(shared, SharedQuantizationSpec) and not _is_observed(shared.edge_or_node):
+        edge = (shared.edge_or_node, node)
+        annotation.output_qspec = SharedQuantizationSpec(edge) if _is_observed(edge) else activation
+
+
+def _is_observed(edge_or_node: Any) -> bool:
+    """Whether an edge or a node's output will have an observer."""
+    source, user = edge_or_node if isinstance(edge_or_node, tuple) else (None, edge_or_node)
+    annotation = user.meta.get(Q_ANNOTATION_KEY) if isinstance(user, torch.fx.Node) else None
+    if annotation is None:
+        return False
+    spec = annotation.output_qspec if source is None else annotation.input_qspec_map.get(source)
+    return spec is not None

@@ -74,12 +74,13 @@ def show_exact_divisions(prepared: GraphModule) -> None:
 def _floats_between_integers(module: GraphModule, trained: Collection[str]) -> Collection[Node]:
     of_integers, pending = set[torch.fx.Node](), list[torch.fx.Node]()
     for node in module.graph.nodes:
-        is_constant = node.op == "get_attr" and node.target not in trained
         is_computed = node.op.startswith("call") and node.target not in _WEIGHTED
+        is_alike = is_computed and of_integers.issuperset(node.all_input_nodes)
+        is_constant = node.op == "get_attr" and node.target not in trained
         if is_integer(_value(module, node)):
             of_integers.add(node)
-            pending.append(node)
-        elif is_constant or (is_computed and of_integers.issuperset(node.all_input_nodes)):
+            pending += [node] if is_alike else []  # a comparison of a layer's result with a number is not exact
+        elif is_constant or is_alike:
             of_integers.add(node)
     found = dict[torch.fx.Node, None]()
     while pending:
@@ -96,7 +97,9 @@ def _observers(prepared: GraphModule) -> list[Node]:
 
 
 def _value(module: GraphModule, node: Node) -> torch.Tensor | None:
-    """An example of a node's tensor; quantizers give none to the constants that they make of numbers."""
+    """An example of a node's tensor, which an observer passes on; quantizers give none to constants that they make."""
+    while node.op == "call_module":
+        node = node.all_input_nodes[0]
     value: Any = node.meta.get("val")
     if value is None and node.op == "get_attr":
         value = operator.attrgetter(str(node.target))(module)
