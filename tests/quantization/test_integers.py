@@ -85,3 +85,23 @@ def test_numbers_that_a_layers_result_is_compared_with_are_quantized(target: str
     assert verdict == "right", detail
     delegated, count = detail.partition(" operators")[0].split(" of ")
     assert int(count) - int(delegated) == (0 if target == "ethos_u85_256" else 1)  # an Ethos-U55 has no booleans
+
+
+@pytest.mark.parametrize("function", [lambda y: (y > 0.25).any(1), lambda y: ~(y > 0.25), lambda y: (y > 0) & (y < 1)])
+def test_an_npu_computes_logic(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Arm's passes write some of it with floats, of zeros and ones."""
+
+    class Logic(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.layer = nn.Conv2d(3, 4, 1)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            y = self.layer(x)
+            return y * 2, function(y)
+
+    samples = [(torch.randn(1, 3, 4, 4),) for _ in range(8)]
+    verdict, detail = lowered(Logic().eval(), samples, create("ethos_u85_256"))
+    assert verdict == "right", detail
+    assert "was not compiled" not in detail

@@ -72,21 +72,28 @@ def show_exact_divisions(prepared: GraphModule) -> None:
 
 
 def _floats_between_integers(module: GraphModule, trained: Collection[str]) -> Collection[Node]:
-    of_integers, pending = set[torch.fx.Node](), list[torch.fx.Node]()
+    of_integers, results = set[torch.fx.Node](), list[torch.fx.Node]()
     for node in module.graph.nodes:
         is_computed = node.op.startswith("call") and node.target not in _WEIGHTED
         is_alike = is_computed and of_integers.issuperset(node.all_input_nodes)
         is_constant = node.op == "get_attr" and node.target not in trained
         if is_integer(_value(module, node)):
             of_integers.add(node)
-            pending += [node] if is_alike else []  # a comparison of a layer's result with a number is not exact
+            results += [node] if is_alike else []  # a comparison of a layer's result with a number is not exact
         elif is_constant or is_alike:
             of_integers.add(node)
     found = dict[torch.fx.Node, None]()
-    while pending:
-        floats = [each for each in pending.pop().all_input_nodes if each in of_integers and each not in found]
-        found.update(dict.fromkeys(floats))
-        pending += floats
+    for result in results:
+        floats, integers, waiting = dict[torch.fx.Node, None](), [result], [result]
+        while waiting:
+            for each in waiting.pop().all_input_nodes:
+                if is_integer(_value(module, each)):
+                    integers.append(each)
+                elif each in of_integers and each not in floats:
+                    floats[each] = None
+                    waiting.append(each)
+        if any(_dtype(module, each) != torch.bool for each in integers):  # 8 bits have zero and one exactly
+            found |= floats
     return found
 
 
@@ -104,6 +111,11 @@ def _value(module: GraphModule, node: Node) -> torch.Tensor | None:
     if value is None and node.op == "get_attr":
         value = operator.attrgetter(str(node.target))(module)
     return value if isinstance(value, torch.Tensor) else None
+
+
+def _dtype(module: GraphModule, node: Node) -> torch.dtype | None:
+    value = _value(module, node)
+    return None if value is None else value.dtype
 
 
 def _remove(observers: Collection[Node], prepared: GraphModule) -> None:
