@@ -17,6 +17,13 @@ from lowerdeck.steps.export import export
 from lowerdeck.steps.quantize import quantize
 
 _Function = Callable[[torch.Tensor], torch.Tensor]
+
+
+def _is_half(x: torch.Tensor) -> torch.Tensor:
+    """8 bits of a range up to 0.75 or 1 have no number that is as near to a half."""
+    return (x > 0.4999) & (x < 0.5001)
+
+
 FUNCTIONS: dict[str, _Function] = {
     "halves": lambda tokens: (tokens.float() * 0.5).floor().long(),
     "pages": lambda tokens: (tokens.float() / 41).floor().long(),
@@ -28,6 +35,7 @@ FUNCTIONS: dict[str, _Function] = {
     "differences": lambda tokens: (tokens[:, :, None] - tokens[:, None, :]).abs().float().div(3).round().long(),
     "remainders": lambda tokens: tokens.float().remainder(13).long(),
     "sums": lambda tokens: tokens.float().cumsum(1).to(torch.int64),
+    "halves of flags": lambda tokens: _is_half((tokens[:, :4] > 200).float().mean(1, keepdim=True)).long(),
     "rows": lambda tokens: tokens.argmax(1),
 }
 TARGETS = ["cortex_m55", "ethos_u55_128", "neutron_imxrt700", "xnnpack_cpu"]

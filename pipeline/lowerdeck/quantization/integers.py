@@ -16,7 +16,7 @@ from lowerdeck.graph.exact_integers import is_integer
 from lowerdeck.quantization.shared_layers import LAYERS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
 
     from torch.fx import GraphModule, Node
 
@@ -39,7 +39,7 @@ def leave_other_types(prepared: GraphModule) -> None:
     _remove([node for node, value in values.items() if value is not None and value.dtype != torch.float32], prepared)
 
 
-def leave_floats_between_integers(prepared: GraphModule, trained: Collection[str]) -> None:
+def leave_floats_between_integers(prepared: GraphModule, trained: Collection[str], known: frozenset[str]) -> None:
     """Remove observers of floats that are computed of integers and constants alone and become integers again.
 
     Layers are quantized also behind an image of bytes: what they compute is not meant to be exact.
@@ -47,19 +47,29 @@ def leave_floats_between_integers(prepared: GraphModule, trained: Collection[str
     Args:
         prepared: Changed in place.
         trained: Names of the model's parameters; all other tensors are constants.
+        known: What `hide_exact_divisions` returned. Other floats between booleans are what a quantizer writes logic
+            with: 8 bits have zero and one exactly.
     """
-    found = _floats_between_integers(prepared, trained)
+    found = dict[torch.fx.Node, None]()
+    for floats, integers in _floats_between_integers(prepared, trained):
+        if not known.isdisjoint(node.name for node in floats) or integers != {torch.bool}:
+            found |= floats
     _remove([node for node in _observers(prepared) if node in found], prepared)
 
 
-def hide_exact_divisions(module: GraphModule, trained: Collection[str]) -> None:
+def hide_exact_divisions(module: GraphModule, trained: Collection[str]) -> frozenset[str]:
     """Write divisions of such floats in a way that quantizers do not replace by products with a reciprocal.
 
     41 * (1 / 41) is less than 1 in float32, and 0 as an integer.
+
+    Returns:
+        The names of these floats.
     """
-    for node in _floats_between_integers(module, trained):
+    found = [node for floats, _ in _floats_between_integers(module, trained) for node in floats]
+    for node in found:
         if node.target in _ROUNDING:
             node.target, node.kwargs = _ROUNDING[node.target], _EXACT
+    return frozenset(node.name for node in found)
 
 
 def show_exact_divisions(prepared: GraphModule) -> None:
@@ -71,7 +81,10 @@ def show_exact_divisions(prepared: GraphModule) -> None:
     prepared.recompile()
 
 
-def _floats_between_integers(module: GraphModule, trained: Collection[str]) -> Collection[Node]:
+def _floats_between_integers(
+    module: GraphModule, trained: Collection[str]
+) -> Iterator[tuple[dict[Node, None], set[torch.dtype]]]:
+    """For integers that are computed of integers alone: the floats between them, and the types of both ends."""
     of_integers, results = set[torch.fx.Node](), list[torch.fx.Node]()
     for node in module.graph.nodes:
         is_computed = node.op.startswith("call") and node.target not in _WEIGHTED
@@ -82,19 +95,16 @@ def _floats_between_integers(module: GraphModule, trained: Collection[str]) -> C
             results += [node] if is_alike else []  # a comparison of a layer's result with a number is not exact
         elif is_constant or is_alike:
             of_integers.add(node)
-    found = dict[torch.fx.Node, None]()
     for result in results:
-        floats, integers, waiting = dict[torch.fx.Node, None](), [result], [result]
+        floats, integers, waiting = dict[torch.fx.Node, None](), {_dtype(module, result)}, [result]
         while waiting:
             for each in waiting.pop().all_input_nodes:
                 if is_integer(_value(module, each)):
-                    integers.append(each)
+                    integers.add(_dtype(module, each))
                 elif each in of_integers and each not in floats:
                     floats[each] = None
                     waiting.append(each)
-        if any(_dtype(module, each) != torch.bool for each in integers):  # 8 bits have zero and one exactly
-            found |= floats
-    return found
+        yield floats, integers
 
 
 def _observers(prepared: GraphModule) -> list[Node]:
@@ -113,9 +123,10 @@ def _value(module: GraphModule, node: Node) -> torch.Tensor | None:
     return value if isinstance(value, torch.Tensor) else None
 
 
-def _dtype(module: GraphModule, node: Node) -> torch.dtype | None:
+def _dtype(module: GraphModule, node: Node) -> torch.dtype:
     value = _value(module, node)
-    return None if value is None else value.dtype
+    assert value is not None, "a tensor of integers"
+    return value.dtype
 
 
 def _remove(observers: Collection[Node], prepared: GraphModule) -> None:

@@ -48,7 +48,7 @@ def prepare(program: ExportedProgram, quantizer: Quantizer) -> torch.fx.GraphMod
     use_linear(module)
     separate_shared_layers(module)
     trained = program.graph_signature.parameters
-    hide_exact_divisions(module, trained)
+    known = hide_exact_divisions(module, trained)
     for node in module.graph.nodes:
         if node.op == "call_function":
             # NeutronQuantizer groups nodes by the last entry of source_fn_stack, which only strict export adds.
@@ -57,7 +57,7 @@ def prepare(program: ExportedProgram, quantizer: Quantizer) -> torch.fx.GraphMod
         prepared: torch.fx.GraphModule = prepare_pt2e(module, quantizer)
     leave_other_types(prepared)
     show_exact_divisions(prepared)
-    leave_floats_between_integers(prepared, trained)
+    leave_floats_between_integers(prepared, trained, known)
     narrow_masked_ranges(prepared)
     if not any(True for _ in _observers(prepared)):
         operators = Counter(str(node.target) for node in program.graph.nodes if node.op == "call_function")
