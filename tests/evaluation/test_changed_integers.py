@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from benchmarks.in_turns import create
+from lowerdeck.contracts.backends import DynamicDimension
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.evaluation.changed_integers import check_integers
@@ -33,7 +34,9 @@ class Rows(nn.Module):
         return (values, rows) if self.returned else (values,)
 
 
-def programs(target: str, *, returned: bool) -> tuple[torch.export.ExportedProgram, torch.export.ExportedProgram]:
+def programs(
+    target: str, dynamic: tuple[DynamicDimension, ...] = (), *, returned: bool
+) -> tuple[torch.export.ExportedProgram, torch.export.ExportedProgram]:
     """The float program and the quantized one."""
     network, backend = Rows(returned=returned).eval(), create(target)
     observing, converting = (scheme_quantizer(backend, QuantizationScheme(name="int8")) for _ in range(2))
@@ -41,20 +44,30 @@ def programs(target: str, *, returned: bool) -> tuple[torch.export.ExportedProgr
     assert converting is not None
 
     def exported() -> torch.export.ExportedProgram:
-        return export(network, [[1, 5]], (), backend.memory_format, input_dtypes=["int64"])
+        return export(network, [[1, 5]], dynamic, backend.memory_format, input_dtypes=["int64"])
 
-    return exported(), quantize(exported(), converting, calibrate(exported(), observing, samples(), 8))[0]
+    known = samples(*((3, 8, 5) if dynamic else ()))
+    return exported(), quantize(exported(), converting, calibrate(exported(), observing, known, len(known)))[0]
 
 
-def samples() -> list[tuple[torch.Tensor, ...]]:
+def samples(*sizes: int) -> list[tuple[torch.Tensor, ...]]:
     generator = torch.Generator().manual_seed(0)
-    return [(torch.randint(1, 4000, [1, 5], generator=generator),) for _ in range(8)]
+    return [(torch.randint(1, 4000, [1, size], generator=generator),) for size in sizes or [5] * 8]
 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_same_integers_pass(target: str) -> None:
     exported, quantized = programs(target, returned=True)
     check_integers(exported, quantized, samples())
+
+
+def test_samples_may_differ_in_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    dynamic = (DynamicDimension(dim=1, min=2, max=16),)
+    exported, quantized = programs("xnnpack_cpu", dynamic, returned=True)
+    check_integers(exported, quantized, samples(4, 7))
+    monkeypatch.setattr(pt2e, "leave_floats_between_integers", lambda *_: None)
+    with pytest.raises(LowerdeckError, match="integers alone"):
+        check_integers(exported, programs("xnnpack_cpu", dynamic, returned=True)[1], samples(4, 7))
 
 
 @pytest.mark.parametrize("returned", [True, False])

@@ -80,8 +80,14 @@ def _pairs(exported: ExportedProgram, quantized: ExportedProgram) -> list[tuple[
         and left.op == "call_function"
         and left.name in exact
         and all(is_integer(each.meta.get("val")) for each in (left, right))
-        and left.meta["val"].numel() == right.meta["val"].numel()
+        and _size(left) == _size(right)
     ]
+
+
+def _size(node: Node) -> int | None:
+    """How many integers `node` has; None where inputs say it, whose symbols differ between programs."""
+    size = node.meta["val"].numel()
+    return size if isinstance(size, int) else None
 
 
 def _integers_taken(node: Node) -> list[Node]:

@@ -176,14 +176,15 @@ def _exceeds_32_bits(value: Any) -> bool:
 
 def _difference(pairs: Sequence[tuple[Any, Any]], *, is_exact: bool) -> str | None:
     """How an output, given and wanted for each sample, differs; None where decompositions explain the difference."""
-    given, wanted = pairs[0]
-    if not isinstance(wanted, torch.Tensor):
+    if not isinstance(pairs[0][1], torch.Tensor):
         return None
-    if (given.dtype, given.shape) != (wanted.dtype, wanted.shape):
-        kinds = [f"{str(each.dtype).removeprefix('torch.')} {list(each.shape)}" for each in (given, wanted)]
-        return f"is {kinds[0]} and not {kinds[1]}"
-    all_given, all_wanted = (torch.stack(each) for each in zip(*pairs, strict=True))
-    if not wanted.is_floating_point():
+    for given, wanted in pairs:
+        if (given.dtype, given.shape) != (wanted.dtype, wanted.shape):
+            kinds = [f"{str(each.dtype).removeprefix('torch.')} {list(each.shape)}" for each in (given, wanted)]
+            return f"is {kinds[0]} and not {kinds[1]}"
+    # In a row: samples may differ in size.
+    all_given, all_wanted = (torch.cat([one.flatten() for one in each]) for each in zip(*pairs, strict=True))
+    if not all_wanted.is_floating_point():
         return _difference_of_integers(all_given, all_wanted, 0.0 if is_exact else _MOST_OTHER_INTEGERS)
     finite = all_wanted.isfinite()
     errors, largest = (all_given - all_wanted)[finite].abs(), all_wanted[finite].abs()
