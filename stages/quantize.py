@@ -10,7 +10,7 @@ def main() -> None:
     fix_arithmetic()
     from lowerdeck.artifacts import observers, paths, programs, quantization_report
     from lowerdeck.contracts.quantization import QuantizedTensor
-    from lowerdeck.execution.quantization_warning import warn_of_loss
+    from lowerdeck.execution.quantization_warning import compare_with_float
 
     scheme, quantizer = chosen_scheme(), chosen_quantizer()
     program = programs.read_program(paths.EXPORTED)
@@ -24,7 +24,7 @@ def main() -> None:
 
         program, tensors = quantize_model(chosen_model(), program, scheme)
     programs.write_program(paths.QUANTIZED, program)
-    quantization_report.write_quantization_report(tensors, warn_of_loss(program, tensors))
+    quantization_report.write_quantization_report(tensors, compare_with_float(program, tensors))
 
 
 run_stage(__name__, main, preloaded_within_s=60)

@@ -74,42 +74,39 @@ def test_integers_are_not_rounded_to_8_bits(name: str, target: str) -> None:
         assert (given - values).abs().max() < 0.05 * values.abs().max()
 
 
-@pytest.mark.parametrize("target", ["ethos_u85_256", "ethos_u55_128"])
-def test_numbers_that_a_layers_result_is_compared_with_are_quantized(target: str) -> None:
-    """As is the result; otherwise the NPU could not compare them."""
+class Layered(nn.Module):
+    """A layer, and a function of its result beside it."""
 
-    class Compared(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            torch.manual_seed(0)
-            self.layer = nn.Conv2d(3, 4, 1)
+    def __init__(self, function: _Function) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.function, self.layer = function, nn.Conv2d(3, 4, 1)
 
-        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            y = self.layer(x)
-            return y * 2, y > 0.25
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = self.layer(x)
+        return y * 2, self.function(y)
 
+
+def left_to_the_cpu(function: _Function, target: str) -> tuple[int, str]:
+    """How many operators, and what was said."""
     samples = [(torch.randn(1, 3, 4, 4),) for _ in range(8)]
-    verdict, detail = lowered(Compared().eval(), samples, create(target))
+    verdict, detail = lowered(Layered(function).eval(), samples, create(target))
     assert verdict == "right", detail
     delegated, count = detail.partition(" operators")[0].split(" of ")
-    assert int(count) - int(delegated) == (0 if target == "ethos_u85_256" else 1)  # an Ethos-U55 has no booleans
+    return int(count) - int(delegated), detail
+
+
+@pytest.mark.parametrize(("target", "count"), [("ethos_u85_256", 0), ("ethos_u55_128", 1)])
+def test_numbers_that_a_layers_result_is_compared_with_are_quantized(target: str, count: int) -> None:
+    """As is the result; otherwise the NPU could not compare them. An Ethos-U55 has no booleans."""
+    assert left_to_the_cpu(lambda y: y > 0.25, target)[0] == count
 
 
 @pytest.mark.parametrize("function", [lambda y: (y > 0.25).any(1), lambda y: ~(y > 0.25), lambda y: (y > 0) & (y < 1)])
-def test_an_npu_computes_logic(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+def test_an_npu_computes_logic(function: _Function) -> None:
     """Arm's passes write some of it with floats, of zeros and ones."""
+    assert "was not compiled" not in left_to_the_cpu(function, "ethos_u85_256")[1]
 
-    class Logic(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            torch.manual_seed(0)
-            self.layer = nn.Conv2d(3, 4, 1)
 
-        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            y = self.layer(x)
-            return y * 2, function(y)
-
-    samples = [(torch.randn(1, 3, 4, 4),) for _ in range(8)]
-    verdict, detail = lowered(Logic().eval(), samples, create("ethos_u85_256"))
-    assert verdict == "right", detail
-    assert "was not compiled" not in detail
+def test_a_division_that_says_that_it_does_not_round_is_delegated() -> None:
+    assert left_to_the_cpu(lambda y: torch.div(y, 4, rounding_mode=None), "ethos_u55_128")[0] == 0

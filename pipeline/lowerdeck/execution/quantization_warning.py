@@ -1,4 +1,4 @@
-"""What stage quantize says about a program that is far from the float one."""
+"""What stage quantize says about a program that is far from the float one, or computes other integers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from lowerdeck.contracts.quantization import QuantizedTensor
 
 
-def warn_of_loss(quantized: ExportedProgram, tensors: Sequence[QuantizedTensor]) -> QuantizationLoss | None:
+def compare_with_float(quantized: ExportedProgram, tensors: Sequence[QuantizedTensor]) -> QuantizationLoss | None:
     """Print where the quantized program loses precision, if it is far from the float one, and return it.
 
     Raises:

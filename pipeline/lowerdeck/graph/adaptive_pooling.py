@@ -28,6 +28,8 @@ _FIXED: dict[Any, Any] = {
     _aten.adaptive_max_pool1d.default: _aten.max_pool1d.default,
     _aten.adaptive_max_pool2d.default: _aten.max_pool2d.default,
 }
+_EACH = [(0, 1), (1, 2)]
+"""The first windows of a dimension that is not pooled."""
 
 
 def fix_adaptive_max_pooling(program: ExportedProgram) -> None:
@@ -48,8 +50,8 @@ def fix_adaptive_max_pooling(program: ExportedProgram) -> None:
         if any(user.users for user in others):
             raise _error(node, "returns indices, which ExecuTorch does not have: leave out return_indices")
         if not all(isinstance(size, int) for size in sizes):
-            divisors = "pool to size 1 (torch.amax), use adaptive_avg_pool2d, or state the sizes"
-            raise _error(node, f"makes {outputs} of sizes that vary, which fixed windows cannot: {divisors}")
+            ways_out = "pool to size 1 (torch.amax), use adaptive_avg_pool2d, or state the sizes"
+            raise _error(node, f"makes {outputs} of sizes that vary, which fixed windows cannot: {ways_out}")
         with graph.inserting_before(node):
             fixed = _pooled(node, source, [_windows(*each) for each in zip(sizes, outputs, strict=True)])
         for user in pooled:
@@ -71,12 +73,14 @@ def _pooled(node: Node, source: Node, windows: Sequence[Sequence[tuple[int, int]
         sizes, steps = (list(each) for each in zip(*filter(None, alike), strict=True))
         return called(node, _FIXED[node.target], source, sizes, steps)
     for number, bounds in enumerate(windows):
+        others = [_EACH] * len(windows)
+        if alike[number] is not None:
+            source = _pooled(node, source, [*others[:number], bounds, *others[number + 1 :]])
+            continue
         dim, parts = number - len(windows), list[torch.fx.Node]()
         for start, end in bounds:
             part = called(node, _aten.slice.Tensor, source, dim, start, end)
-            size = [1] * len(windows)
-            size[number] = end - start
-            parts.append(called(node, _FIXED[node.target], part, size, size))
+            parts.append(_pooled(node, part, [*others[:number], [(0, end - start)], *others[number + 1 :]]))
         source = called(node, _aten.cat.default, parts, dim)
     return source
 

@@ -65,6 +65,7 @@ def hide_exact_divisions(module: GraphModule, trained: Collection[str]) -> froze
     Returns:
         The names of these floats.
     """
+    show_exact_divisions(module)  # those that the model itself writes so
     found = [node for floats, _ in _floats_between_integers(module, trained) for node in floats]
     for node in found:
         if node.target in _ROUNDING:
