@@ -33,8 +33,10 @@ class Doubling:
 
     description = "doubling twin"
 
-    def __init__(self, missing: str = "", wrong: bool = False, fault: Exception | None = None) -> None:
-        self.missing, self.wrong, self.fault = missing, wrong, fault
+    def __init__(
+        self, missing: str = "", wrong: bool = False, fault: Exception | None = None, largest: int = 3, room: int = 100
+    ) -> None:
+        self.missing, self.wrong, self.fault, self.largest, self.room = missing, wrong, fault, largest, room
         self.batches: list[tuple[int, ...]] = []
         self.single = 0
 
@@ -52,14 +54,16 @@ class Doubling:
 
 
 class DoublingAtOnce:
-    description, num_inputs, largest = "doubling at once", 1, 3
+    description, num_inputs = "doubling at once", 1
 
     def __init__(self, twin: Doubling) -> None:
-        self.twin = twin
+        self.twin, self.largest = twin, twin.largest
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         if self.twin.fault is not None:
             raise self.twin.fault
+        if len(inputs[0]) > self.twin.room:
+            raise torch.OutOfMemoryError("CUDA out of memory")
         self.twin.batches.append(tuple(inputs[0].shape))
         return [inputs[0] * 2]
 
@@ -145,6 +149,29 @@ def test_the_reference_goes_on_after_a_fault_of_the_executor(fault: Exception, c
     assert text in opened.batch_executor()
     assert "\n" not in opened.batch_executor()
     assert not opened.is_cross_checkable()
+
+
+def test_memory_bounds_a_batch_and_all_samples_are_executed() -> None:
+    twin = Doubling(largest=5 << 20)  # 20 MiB
+    compare(program(twin, [spec(3), spec(3)], DelegateCall(0, (0, 1))), samples(5))
+    assert [shape[0] for shape in twin.batches] == [2, 2, 1]
+
+
+@pytest.mark.parametrize("cross_check", [[], [0, 3, 6]])
+def test_batches_become_smaller_where_a_gpu_has_no_room_for_them(cross_check: list[int]) -> None:
+    twin = Doubling(room=2)
+    opened, given = program(twin, [spec(3), spec(3)], DelegateCall(0, (0, 1))), samples(7)
+    found = opened.calls(given, cross_check=cross_check)
+    assert [outputs[0].tolist() for outputs in found] == [(2 * inputs[0]).tolist() for inputs in given]
+    assert [shape[0] for shape in twin.batches] == [1] * 7  # after 7 and 3
+    assert opened.most_samples() == 1
+    assert "failed" not in opened.batch_executor()
+
+
+def test_a_gpu_without_room_for_one_sample_is_named() -> None:
+    opened = program(Doubling(room=0), [spec(3), spec(3)], DelegateCall(0, (0, 1)))
+    with pytest.raises(LowerdeckError, match=r"does not hold .* one sample; .*device: cpu.*CUDA out of memory"):
+        opened.calls(samples(4))
 
 
 def test_a_fault_while_the_executor_is_prepared_falls_back_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,12 +107,10 @@ def test_slow_samples_are_loaded_ahead_by_other_processes() -> None:
 
 
 def sizes_of_batches(largest: int, num_samples: int, **options: int) -> list[int]:
-    """The sizes of the batches that one process executes."""
-    twin = Doubling()
+    """The sizes of the batches that one process executes, where a sample's largest tensor has so many elements."""
+    twin = Doubling(largest=largest)
     single = opened(twin)
     single.program._engine.has_threads = True
-    assert single.program.largest_tensor() == 3
-    single.program._batched("forward").largest = largest  # type: ignore[union-attr]
     list(Engine(num_cross_checked=0, **options).executed(single, range(num_samples), load))  # type: ignore[arg-type]
     return [shape[0] for shape in twin.batches]
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import torch
 
-from lowerdeck.contracts.errors import ProgramError
+from lowerdeck.contracts.errors import LowerdeckError, ProgramError
 from lowerdeck.formats.pte import (
     STATIC,
     DelegateCall,
@@ -69,6 +69,11 @@ _FAULTS = (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError
 """What an executor with a fault raises: PyTorch's operators and its own code."""
 
 
+_ELEMENT_BYTES = 4
+_LARGEST_BYTES = {"cpu": 48 << 20, "cuda": 512 << 20}
+"""Bound of a batch's largest tensor by device: larger batches take memory, and gain nothing on a CPU, little on a GPU."""
+
+
 class UnbatchableError(Exception):
     """A method has to be executed sample by sample; the message says why."""
 
@@ -100,8 +105,9 @@ class BatchedMethod:
         opened = [_opened(twin, device) for twin in twins]
         self._batch, self._descriptions = [twin for twin, _ in opened], [description for _, description in opened]
         self._faults: dict[int, str] = {}
-        self.largest = max((twin.largest for twin in self._batch if twin is not None), default=1)
-        """Number of elements of the largest tensor in partitions for one sample."""
+        largest = max((twin.largest for twin in self._batch if twin is not None), default=1)
+        self.most_samples = max(1, _LARGEST_BYTES[device.type] // (_ELEMENT_BYTES * max(1, largest)))
+        """Most samples to execute at once, so that the memory of a batch is bounded."""
         self._viewed = frozenset(
             instruction.args[2]
             for chain in method.chains
@@ -137,7 +143,7 @@ class BatchedMethod:
     def run(
         self, samples: Sequence[Sequence[torch.Tensor]], *, cross_check: Sequence[int] = ()
     ) -> list[tuple[Any, ...]]:
-        """Outputs of every sample.
+        """Outputs of every sample, in as many batches as memory makes necessary.
 
         Args:
             samples: Inputs of each sample.
@@ -145,8 +151,22 @@ class BatchedMethod:
 
         Raises:
             ProgramError: an instruction failed.
-            LowerdeckError: the reference computes something else.
+            LowerdeckError: the reference computes something else, or the GPU has no room for one sample.
         """
+        outputs: list[tuple[Any, ...]] = []
+        while len(outputs) < len(samples):
+            start = len(outputs)
+            batch = samples[start : start + self.most_samples]
+            try:
+                outputs += self._executed(batch, [row - start for row in cross_check if 0 <= row - start < len(batch)])
+            except torch.OutOfMemoryError as error:
+                if len(batch) == 1:
+                    raise _no_room(error) from error
+                self.most_samples = len(batch) // 2
+        return outputs
+
+    def _executed(self, samples: Sequence[Sequence[torch.Tensor]], cross_check: Sequence[int]) -> list[tuple[Any, ...]]:
+        """Outputs of one batch."""
         self._allocate(len(samples))
         for bound, inputs in zip(self._samples, samples, strict=True):
             for index, value in zip(self._method.inputs, inputs, strict=True):
@@ -197,6 +217,8 @@ class BatchedMethod:
         what = f"partition {call.delegate} for {self._method.delegates[call.delegate].backend}"
         try:
             outputs = twin.cross_check(inputs, cross_check, what) if cross_check else twin(inputs)
+        except torch.OutOfMemoryError:
+            raise
         except _FAULTS as error:
             self.leave_to_reference({call.delegate: _fault(error)})
             return False
@@ -261,9 +283,18 @@ def _opened(twin: Twin, device: torch.device) -> tuple[BatchTwin | None, str]:
         return None, f"{twin.description} (the exact executor lacks this: {error})"
     except ValueError as error:
         raise ProgramError(f"a host twin cannot be executed in batches: {error}") from error
+    except torch.OutOfMemoryError as error:
+        raise _no_room(error) from error
     except _FAULTS as error:
         return None, _failed(twin, _fault(error))
     return opened, opened.description
+
+
+def _no_room(error: Exception) -> LowerdeckError:
+    return LowerdeckError(
+        "the GPU's memory does not hold the program and one sample; end what else uses it, or let the CPU execute all: "
+        f"`overrides: {{evaluation: {{device: cpu}}}}` gives the same metrics. {_fault(error)}"
+    )
 
 
 def _fault(error: Exception) -> str:

@@ -20,8 +20,6 @@ Loaded = TypeVar("Loaded")
 Inputs = tuple[torch.Tensor, ...]
 _WORTH_FORKING_S = 1.0
 """Processes that load samples ahead start only where loading would take longer than this."""
-_ELEMENT_BYTES, _LARGEST_BATCH_BYTES = 4, 48 << 20
-"""Bytes of an element in sums, and bound of a batch's largest tensor: larger batches take memory and gain nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,8 +102,8 @@ class Engine:
         """Samples in a batch: bounded by memory, and such that all processes get as many batches of one size."""
         if self.name == "reference":
             return 1
-        size, largest = self.batch_size, _ELEMENT_BYTES * program.program.largest_tensor()
-        while size > 1 and size * largest > _LARGEST_BATCH_BYTES:
+        size, most = self.batch_size, program.program.most_samples() or self.batch_size
+        while size > max(1, most):
             size //= 2
         rounds = max(1, -(-num_samples // (size * program.num_processes)))
         return max(1, -(-num_samples // (rounds * program.num_processes)))

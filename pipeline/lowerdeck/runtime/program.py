@@ -131,7 +131,7 @@ class HostProgram:
         """Execute a method for several samples, all at once where that is possible; see `batch_executor`.
 
         Args:
-            samples: Inputs of each sample. Memory is taken for all of them.
+            samples: Inputs of each sample. Memory is taken for as many as `most_samples` says.
             method: Name of the method.
             cross_check: Numbers of the samples for which to execute every partition by its reference as well.
 
@@ -176,10 +176,10 @@ class HostProgram:
         if isinstance(batched, BatchedMethod):
             batched.leave_to_reference(faults)
 
-    def largest_tensor(self, method: str = "forward") -> int:
-        """Number of elements of the largest tensor that `calls` computes in a partition for one sample; at least 1."""
+    def most_samples(self, method: str = "forward") -> int | None:
+        """Most samples to give `calls` at once, so that its memory is bounded; None where it executes one by one."""
         batched = self._batched(method)
-        return batched.largest if isinstance(batched, BatchedMethod) else 1
+        return batched.most_samples if isinstance(batched, BatchedMethod) else None
 
     def _batched(self, method: str) -> BatchedMethod | UnbatchableError | None:
         """The method for batches; the reason why there is none, or None where it would gain nothing."""

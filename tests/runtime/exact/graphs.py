@@ -16,6 +16,8 @@ from lowerdeck.runtime.tosa_twin import TosaTwin
 
 Array = npt.NDArray[Any]
 BATCH = 3
+DEVICES = [torch.device("cpu"), *([torch.device("cuda")] if torch.cuda.is_available() else [])]
+"""Where every comparison executes the exact program: also on a GPU, where there is one."""
 
 
 class Graph:
@@ -102,15 +104,16 @@ def random_inputs(data: bytes, seed: int = 0) -> list[torch.Tensor]:
 def check(data: bytes, inputs: Sequence[torch.Tensor] | None = None) -> list[torch.Tensor]:
     """Execute a graph by both executors, and compare every element of the outputs; returns them."""
     inputs = random_inputs(data) if inputs is None else inputs
-    graph = read_tosa_graph(data)
-    outputs = TosaProgram(graph)(inputs)
-    reference = TosaTwin(data)
-    for row in range(len(inputs[0])):
-        expected = reference.tensors(graph.outputs, [values[row] for values in inputs])
-        for output, content in zip(outputs, expected, strict=True):
-            found = output[row].contiguous()
-            assert found.numpy().tobytes() == content, (
-                found.flatten()[:8],
-                torch.frombuffer(bytearray(content), dtype=found.dtype)[:8],
-            )
+    graph, reference = read_tosa_graph(data), TosaTwin(data)
+    expected = [reference.tensors(graph.outputs, [values[row] for values in inputs]) for row in range(len(inputs[0]))]
+    for device in reversed(DEVICES):
+        outputs = TosaProgram(graph, device)(inputs)
+        for row, contents in enumerate(expected):
+            for output, content in zip(outputs, contents, strict=True):
+                found = output[row].contiguous()
+                assert found.numpy().tobytes() == content, (
+                    device,
+                    found.flatten()[:8],
+                    torch.frombuffer(bytearray(content), dtype=found.dtype)[:8],
+                )
     return outputs

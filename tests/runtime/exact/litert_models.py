@@ -14,6 +14,7 @@ from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
 from lowerdeck.runtime.exact.litert import LitertProgram
 from lowerdeck.runtime.exact.litert_graph import Kernels, Numbers
+from tests.runtime.exact.graphs import DEVICES
 
 Shape = tuple[int, ...]
 _RESOLVERS = {"reference": "BUILTIN_REF", "optimized": "BUILTIN_WITHOUT_DEFAULT_DELEGATES"}
@@ -123,8 +124,9 @@ def check_equal(content: bytes, batch: int = 3, seed: int = 0, *, kernels: Kerne
     """The outputs, after asserting that the exact program and LiteRT give the same integers."""
     inputs = samples(content, batch, seed)
     expected = reference(content, inputs, kernels)
-    found = LitertProgram(content, kernels=kernels)([torch.from_numpy(values) for values in inputs])
-    for left, right in zip(expected, found, strict=True):
-        assert right.dtype == torch.int8
-        np.testing.assert_array_equal(left, right.numpy())
+    for device in DEVICES:
+        found = LitertProgram(content, device, kernels=kernels)([torch.from_numpy(values) for values in inputs])
+        for left, right in zip(expected, found, strict=True):
+            assert right.dtype == torch.int8
+            np.testing.assert_array_equal(left, right.cpu().numpy(), err_msg=str(device))
     return expected
