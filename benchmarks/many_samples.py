@@ -35,7 +35,7 @@ Inputs = tuple[torch.Tensor, ...]
 
 
 def main() -> None:
-    """Print one JSON object with the figures."""
+    """Print one JSON object with the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     parser.add_argument("--samples", type=int, default=50_000)

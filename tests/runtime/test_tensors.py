@@ -10,7 +10,7 @@ import torch
 from executorch.exir.scalar_type import ScalarType
 
 from lowerdeck.formats.pte import DYNAMIC_BOUND, DYNAMIC_UNBOUND, ITEM_BYTES, STATIC, Method, TensorSpec, Value
-from lowerdeck.runtime.tensors import DTYPES, allocate, dtype_of, resize, strides_of
+from lowerdeck.runtime.tensors import DTYPES, allocate, dtype_of, resize, same_bits, strides_of
 
 FLOAT32 = 6
 
@@ -186,3 +186,10 @@ class TestAllocate:
     def test_an_unaligned_plan_is_refused(self) -> None:
         with pytest.raises(ValueError, match=r"a tensor of torch\.float32 is planned at 2, not aligned"):
             allocate(method(spec((1,), memory=(1, 2)), arenas=(0, 8)))
+
+
+def test_bits_tell_zeros_apart_and_nans_are_equal() -> None:
+    assert same_bits(torch.tensor([float("nan")]), torch.tensor([float("nan")]))
+    assert not same_bits(torch.tensor(0.0), torch.tensor(-0.0))
+    assert not same_bits(torch.tensor([1.0]), torch.tensor([[1.0]]))
+    assert same_bits(torch.ones(2, 3).t(), torch.ones(3, 2))

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from lowerdeck.graph.fake_quantization import quicken
-from lowerdeck.runtime import torch_batches
 from lowerdeck.runtime.batched_method import UnbatchableError
+from lowerdeck.runtime.tensors import same_bits
 from lowerdeck.runtime.torch_batch_rules import RULES, BatchTensor
-from lowerdeck.runtime.torch_batches import BatchedGraph, bytes_of_largest, same_bits
+from lowerdeck.runtime.torch_batches import BatchedGraph, bytes_of_largest
 
 ATEN = torch.ops.aten
 
@@ -159,10 +159,3 @@ def test_dynamic_shapes_are_refused() -> None:
 def test_the_largest_tensor_is_one_of_a_sample() -> None:
     assert bytes_of_largest(module_of(nn.Linear(1_000, 1_000), torch.ones(1, 1_000))) == 4 * 1_000
     assert bytes_of_largest(module_of(nn.Conv2d(1, 5, 1), torch.ones(1, 1, 10, 10))) == 4 * 500
-
-
-def test_bits_tell_zeros_apart_and_nans_are_equal() -> None:
-    assert torch_batches.same_bits(torch.tensor([float("nan")]), torch.tensor([float("nan")]))
-    assert not torch_batches.same_bits(torch.tensor(0.0), torch.tensor(-0.0))
-    assert not torch_batches.same_bits(torch.tensor([1.0]), torch.tensor([[1.0]]))
-    assert torch_batches.same_bits(torch.ones(2, 3).t(), torch.ones(3, 2))

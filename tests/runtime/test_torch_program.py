@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from lowerdeck.runtime import torch_program as module
 from lowerdeck.runtime.batched_method import UnbatchableError
-from lowerdeck.runtime.torch_batches import same_bits
+from lowerdeck.runtime.tensors import same_bits
 from lowerdeck.runtime.torch_program import torch_program
 from lowerdeck.steps.export import export
 from tests.conftest import small_network

@@ -229,10 +229,12 @@ class EvaluationConfig(Strict):
     """Kernels of LiteRT that execute Neutron's partitions: `reference` computes as specified, the others are faster. A
     partition for which they are wrong is executed by kernels that agree with the quantized model."""
     engine: Literal["exact", "reference"] = "exact"
-    """What executes Ethos-U's partitions in evaluate: `exact` computes the integers of the reference in batches and is
-    much faster, `reference` is the TOSA reference model, one sample at a time."""
+    """What executes partitions of NPUs and Cortex-M's operators in evaluate: `exact` computes the integers of the
+    reference in batches and is several times as fast, `reference` is the reference itself (the TOSA reference model,
+    LiteRT's kernels, CMSIS-NN's arithmetic in 64-bit integers), one sample at a time."""
     device: Literal["cpu", "cuda", "auto"] = "cpu"
-    """Where the engine `exact` executes partitions; `auto` is a GPU where there is one. The integers are the same."""
+    """Where the engine `exact` executes partitions and Cortex-M's operators; `auto` is a GPU where there is one. The
+    integers are the same."""
     batch_size: Annotated[int, Field(gt=0, le=4096)] = 32
     """Most samples that each process of baseline and evaluate executes at once. Fewer are, or one, where more would not
     fit a processor's cache, so memory for activations is bounded. Outputs do not depend on it."""

@@ -1,31 +1,37 @@
 """Executes one method of a program for several samples at once.
 
-Each sample has its own memory, laid out as the program plans it. Delegates whose twins can execute batches, and
-operators that yield the same bits for many samples as for one, run once for the batch; all others run sample by sample.
+Each sample has its own memory, laid out as the program plans it. Delegates whose twins can execute batches, Cortex-M's
+operators, and others that yield the same bits for many samples as for one, run once for the batch; all others run
+sample by sample.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import torch
 
 from lowerdeck.contracts.errors import LowerdeckError, ProgramError
+from lowerdeck.contracts.runtime_images import SINGLE_ROUNDING
 from lowerdeck.formats.pte import (
     STATIC,
     DelegateCall,
-    Instruction,
     JumpFalseCall,
     KernelCall,
     Method,
     MoveCall,
     TensorSpec,
 )
+from lowerdeck.runtime import cmsis_nn
+from lowerdeck.runtime.exact.accumulate import exact_kernels
+from lowerdeck.runtime.exact.cortex_m import Step
+from lowerdeck.runtime.exact.cortex_m import prepare as prepare_step
 from lowerdeck.runtime.exact.nodes import UnsupportedGraphError
 from lowerdeck.runtime.interpreter import VIEW, BoundMethod, Twin, described
 from lowerdeck.runtime.operators import BATCHABLE, resolve
-from lowerdeck.runtime.tensors import allocate_batch
+from lowerdeck.runtime.tensors import allocate_batch, same_bits
 
 
 class BatchTwin(Protocol):
@@ -71,11 +77,16 @@ _FAULTS = (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError
 
 _ELEMENT_BYTES = 4
 _LARGEST_BYTES = {"cpu": 48 << 20, "cuda": 512 << 20}
-"""Bound of a batch's largest tensor by device: larger batches take memory, and gain nothing on a CPU, little on a GPU."""
+"""Bound of a batch's largest tensor by device: larger ones take memory, and gain nothing on a CPU, little on a GPU."""
 
 
 class UnbatchableError(Exception):
     """A method has to be executed sample by sample; the message says why."""
+
+
+def gains_from_batches(method: Method, twins: Sequence[Twin]) -> bool:
+    """Whether executing several samples at once is faster than one by one."""
+    return any(map(is_batchable, twins)) or not cmsis_nn.OPERATORS.keys().isdisjoint(method.operators)
 
 
 def is_batchable(twin: Twin) -> TypeGuard[BatchableTwin]:
@@ -94,18 +105,22 @@ class BatchedMethod:
         Args:
             method: The method.
             twins: One for each delegate, checked against the method's calls.
-            device: Where to execute twins; everything else stays on the CPU.
+            device: Where to execute twins and Cortex-M's operators; everything else stays on the CPU.
             kernel_definitions: See `Interpreter`.
 
         Raises:
             UnbatchableError: it has state, control flow, tensors of dynamic shape or inputs that are no tensors.
         """
         _check_batchable(method)
-        self._method, self._twins, self._definitions = method, twins, kernel_definitions
+        self._method, self._twins, self._definitions, self._device = method, twins, kernel_definitions, device
         opened = [_opened(twin, device) for twin in twins]
         self._batch, self._descriptions = [twin for twin, _ in opened], [description for _, description in opened]
         self._faults: dict[int, str] = {}
-        largest = max((twin.largest for twin in self._batch if twin is not None), default=1)
+        self._has_kernels = not cmsis_nn.OPERATORS.keys().isdisjoint(method.operators)
+        sizes = [twin.largest for twin in self._batch if twin is not None]
+        if self._has_kernels:
+            sizes += [math.prod(each.sizes) for each in method.values if isinstance(each, TensorSpec)]
+        largest = max(sizes, default=1)
         self.most_samples = max(1, _LARGEST_BYTES[device.type] // (_ELEMENT_BYTES * max(1, largest)))
         """Most samples to execute at once, so that the memory of a batch is bounded."""
         self._viewed = frozenset(
@@ -117,16 +132,18 @@ class BatchedMethod:
         """Tensors that become views of others during a call, and so leave their own memory."""
         self._samples: list[BoundMethod] = []
         self._tensors: list[torch.Tensor | None] = []
+        self._constants: dict[int, torch.Tensor] = {}
+        self._prepared: dict[tuple[int, int], Step | None] = {}
 
     @property
     def description(self) -> str:
         """Name of the executor, with what a twin lacks, and how its executor failed."""
-        return described(self._descriptions)
+        return f"{described(self._descriptions)}{', those of Cortex-M in batches' if self._has_kernels else ''}"
 
     @property
     def is_exact(self) -> bool:
-        """Whether any partition is executed by something else than the reference."""
-        return any(twin is not None for twin in self._batch)
+        """Whether anything is executed by something else than the reference."""
+        return self._has_kernels or any(twin is not None for twin in self._batch)
 
     @property
     def faults(self) -> Mapping[int, str]:
@@ -172,8 +189,8 @@ class BatchedMethod:
             for index, value in zip(self._method.inputs, inputs, strict=True):
                 bound.store(index, value)
         for chain, instructions in enumerate(self._method.chains):
-            for position, instruction in enumerate(instructions):
-                if not self._is_done_at_once(instruction, cross_check):
+            for position in range(len(instructions)):
+                if not self._is_done_at_once(chain, position, cross_check):
                     for bound in self._samples:
                         bound.step(chain, position)
         return [tuple(bound.output(index) for index in self._method.outputs) for bound in self._samples]
@@ -193,18 +210,31 @@ class BatchedMethod:
             for row in range(batch)
         ]
 
-    def _is_done_at_once(self, instruction: Instruction, cross_check: Sequence[int]) -> bool:
+    def _is_done_at_once(self, chain: int, position: int, cross_check: Sequence[int]) -> bool:
         """Execute an instruction for the batch; False where that is not possible, or failed."""
+        instruction = self._method.chains[chain][position]
         if isinstance(instruction, DelegateCall) and (twin := self._batch[instruction.delegate]) is not None:
             return self._is_delegated(twin, instruction, cross_check)
-        if (
-            isinstance(instruction, KernelCall)
-            and self._method.operators[instruction.operator] in BATCHABLE
-            and not self._moved.intersection(instruction.args)
-        ):
-            self._kernel(instruction)
-            return True
-        return False
+        if not isinstance(instruction, KernelCall):
+            return False
+        operator = self._method.operators[instruction.operator]
+        if operator in cmsis_nn.OPERATORS:
+            result = self._by_cortex_m(chain, position)
+        elif operator in BATCHABLE and not self._moved.intersection(instruction.args):
+            result = self._by_element(instruction)
+        else:
+            return False
+        target = instruction.args[resolve(operator, self._definitions).outputs[0]]
+        for row in cross_check:
+            self._samples[row].step(chain, position)
+            alone = self._read(target)[row]
+            if not same_bits(alone, torch.empty_like(alone).copy_(result[row])):
+                raise LowerdeckError(
+                    f"{operator}: a batch differs from a sample alone in value {target} of the program. Report this as "
+                    f"a bug of lowerdeck; `overrides: {{evaluation: {{engine: reference}}}}` executes no batches"
+                )
+        self._write(target, result)
+        return True
 
     @property
     def _moved(self) -> frozenset[int]:
@@ -227,9 +257,9 @@ class BatchedMethod:
             self._write(index, output.expand(len(self._samples), *output.shape[1:]))
         return True
 
-    def _kernel(self, call: KernelCall) -> None:
+    def _by_element(self, call: KernelCall) -> torch.Tensor:
+        """The result [b x sizes] of an operator that computes each element from one of its first argument."""
         kernel = resolve(self._method.operators[call.operator])
-        target = call.args[kernel.outputs[0]]
         keywords, positional = {}, []
         for position, name in enumerate(kernel.keywords):
             if position not in kernel.outputs:
@@ -238,7 +268,47 @@ class BatchedMethod:
                     positional.append(value)
                 else:
                     keywords[name] = value
-        self._write(target, kernel.function(self._read(call.args[0]), *positional[1:], **keywords))
+        result: torch.Tensor = kernel.function(self._read(call.args[0]), *positional[1:], **keywords)
+        return result
+
+    def _by_cortex_m(self, chain: int, position: int) -> torch.Tensor:
+        """The result [b x sizes] of an operator that computes integers, or each element by itself."""
+        call = self._method.chains[chain][position]
+        assert isinstance(call, KernelCall)
+        operator = self._method.operators[call.operator]
+        kernel = resolve(operator, self._definitions)
+        given = call.args[: kernel.outputs[0]]
+        with exact_kernels():
+            if (chain, position) not in self._prepared:
+                self._prepared[chain, position] = self._cortex_m_step(operator, given)
+            if (step := self._prepared[chain, position]) is not None:
+                return step([self._argument(index, of_batch=True) for index in given]).cpu()
+            arguments = [self._argument(index, of_batch=False) for index in given]
+            dimensions = tuple(0 if self._is_computed(index) else None for index in given)
+            result: torch.Tensor = torch.vmap(kernel.function, in_dims=dimensions)(*arguments)
+        return result.cpu()
+
+    def _cortex_m_step(self, operator: str, given: Sequence[int]) -> Step | None:
+        arguments = [None if self._is_computed(index) else self._samples[0].argument(index) for index in given]
+        first = self._method.values[given[0]]
+        assert isinstance(first, TensorSpec), "all operators take a tensor first"
+        once = SINGLE_ROUNDING in self._definitions
+        return prepare_step(operator, arguments, first.sizes, self._device, rounds_once=once)
+
+    def _is_computed(self, index: int) -> bool:
+        """Whether a value is a tensor that each sample has for itself."""
+        spec = self._method.values[index]
+        return isinstance(spec, TensorSpec) and not spec.is_constant
+
+    def _argument(self, index: int, *, of_batch: bool) -> Any:
+        """An argument; constant tensors are [1 x sizes] where they are to be like those `of_batch`."""
+        if self._is_computed(index):
+            return self._read(index).to(self._device)
+        if not isinstance(self._method.values[index], TensorSpec):
+            return self._samples[0].argument(index)
+        if index not in self._constants:
+            self._constants[index] = self._samples[0].values[index].to(self._device)
+        return self._constants[index][None] if of_batch else self._constants[index]
 
     def _read(self, index: int) -> torch.Tensor:
         """A tensor value of all samples [b x sizes]."""

@@ -24,7 +24,7 @@ Pair = list[int]
 _FLOAT32_EXACT = 1 << 24
 """Sums of integers below it are exact in float32, in any order."""
 _INT8 = (-128, 127)
-_ADD_SHIFT = 20
+ADD_SHIFT = 20
 """Left shift of the operands of an addition, before they are brought to a common scale."""
 
 
@@ -91,8 +91,8 @@ def _add(
     *, scaled: Requantize,
 ) -> torch.Tensor:  # fmt: skip
     """arm_elementwise_add_s8."""
-    first = scaled((left.to(torch.int64) - left_zero) << _ADD_SHIFT, left_multiplier, left_shift)
-    second = scaled((right.to(torch.int64) - right_zero) << _ADD_SHIFT, right_multiplier, right_shift)
+    first = scaled((left.to(torch.int64) - left_zero) << ADD_SHIFT, left_multiplier, left_shift)
+    second = scaled((right.to(torch.int64) - right_zero) << ADD_SHIFT, right_multiplier, right_shift)
     return _clamped(scaled(first + second, out_multiplier, out_shift) + out_zero, low, high)
 
 

@@ -94,16 +94,16 @@ class Interpreter:
         return self._methods[method].run(inputs)
 
     def batched(self, method: str) -> BatchedMethod | None:
-        """`method` for several samples at once, with memory of its own; None where it has no twin that gains from it.
+        """`method` for several samples at once, with memory of its own; None where nothing in it gains from it.
 
         Raises:
             UnbatchableError: it has state or control flow.
             ProgramError: the graph of a twin is damaged.
         """
-        from lowerdeck.runtime.batched_method import BatchedMethod, is_batchable
+        from lowerdeck.runtime.batched_method import BatchedMethod, gains_from_batches
 
         stored, twins = self._parts[method]
-        if not any(map(is_batchable, twins)):
+        if not gains_from_batches(stored, twins):
             return None
         return BatchedMethod(stored, twins, self._batch_device, self._definitions)
 
@@ -189,6 +189,10 @@ class BoundMethod:
     def replaced(self) -> frozenset[int]:
         """Values whose object changes during a call."""
         return self._replaced
+
+    def argument(self, index: int) -> Any:
+        """Value `index` as kernels get it: a list with the current values of its items."""
+        return self._unbox(self._values[index])
 
     def step(self, chain: int, position: int) -> None:
         """Execute one instruction, which does not jump.

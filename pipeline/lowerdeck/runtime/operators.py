@@ -182,6 +182,8 @@ BATCHABLE = frozenset(
         "quantized_decomposed::quantize_per_tensor.Tensor_out",
         "quantized_decomposed::dequantize_per_tensor.out",
         "quantized_decomposed::dequantize_per_tensor.Tensor_out",
+        "cortex_m::quantize_per_tensor.out",
+        "cortex_m::dequantize_per_tensor.out",
         "dim_order_ops::_to_dim_order_copy.out",
         "dim_order_ops::_clone_dim_order.out",
         "aten::relu.out",

@@ -12,6 +12,7 @@ from lowerdeck.formats.pte import DTYPE_NAMES, DYNAMIC_BOUND, STATIC, Method, Te
 DTYPES: dict[int, torch.dtype] = {number: getattr(torch, name) for number, name in DTYPE_NAMES.items()}
 """torch dtype by the schema's ScalarType; torch has no others."""
 
+_INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 _ALIGNMENT = 16
 """Bytes to which the arenas of samples are rounded: a multiple of every element's size."""
 
@@ -113,6 +114,14 @@ def initial_value(spec: TensorSpec) -> torch.Tensor:
     stored = bytearray(spec.data)
     flat = torch.frombuffer(stored, dtype=dtype) if stored else torch.zeros(0, dtype=dtype)
     return flat.as_strided(spec.sizes, strides_of(spec.sizes, spec.dim_order))
+
+
+def same_bits(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Whether two tensors are of one type and shape and have the same bits; 0.0 and -0.0 have not."""
+    if (first.dtype, first.shape) != (second.dtype, second.shape):
+        return False
+    bits = _INTEGERS.get(first.element_size(), torch.uint8)
+    return torch.equal(*(each.contiguous().reshape(-1).view(bits) for each in (first, second)))
 
 
 def _typed(arena: torch.Tensor, dtype: torch.dtype, offset: int) -> torch.Tensor:

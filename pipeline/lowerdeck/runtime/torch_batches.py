@@ -21,12 +21,12 @@ from torch.utils._pytree import tree_leaves
 
 from lowerdeck.graph.fake_quantization import EQUIVALENTS, attribute
 from lowerdeck.runtime.batched_method import UnbatchableError
+from lowerdeck.runtime.tensors import same_bits
 from lowerdeck.runtime.torch_batch_rules import RULES, BatchTensor, Rule
 
 _ALIGNMENT = 64
 """Bytes to which torch aligns tensors; libraries may order sums by the address of an argument."""
 
-_INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 _TRIED_OUT = 4
 """Samples whose sums are compared: another order shows in thousands of sums of each, whatever their values."""
 
@@ -189,14 +189,6 @@ def _is_same(found: Tensor | None, wanted: Tensor | None) -> bool:
         and found.stride()[1:] == wanted.stride()[1:]
         and same_bits(found, wanted)
     )
-
-
-def same_bits(first: Tensor, second: Tensor) -> bool:
-    """Whether two tensors are of one type and shape and have the same bits; 0.0 and -0.0 have not."""
-    if (first.dtype, first.shape) != (second.dtype, second.shape):
-        return False
-    bits = _INTEGERS.get(first.element_size(), torch.uint8)
-    return torch.equal(*(each.contiguous().reshape(-1).view(bits) for each in (first, second)))
 
 
 def bytes_of_largest(module: GraphModule) -> int:

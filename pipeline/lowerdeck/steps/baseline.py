@@ -12,7 +12,7 @@ import torch
 from lowerdeck.contracts.evaluation import OutputSpec
 from lowerdeck.contracts.samples import Dataset, Sample, finite_sample
 from lowerdeck.runtime.batched_method import UnbatchableError
-from lowerdeck.runtime.torch_batches import same_bits
+from lowerdeck.runtime.tensors import same_bits
 from lowerdeck.runtime.torch_program import LEAST_BATCH, BatchedTorchProgram, Inputs, TorchProgram, torch_program
 
 if TYPE_CHECKING:

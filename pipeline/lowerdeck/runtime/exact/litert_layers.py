@@ -183,7 +183,7 @@ class MatrixProduct:
             for tensor, adjoint in zip((left, right), self._adjoints, strict=True)
         )
         product = matmul(left, right, largest_left=self._largest[0], largest_right=self._largest[1])
-        return self._rescale(product.contiguous().view(*product.shape, 1)).squeeze(-1)
+        return self._rescale(product.contiguous())
 
 
 def _weights(operator: Operator, channel_axis: int) -> Tensor:

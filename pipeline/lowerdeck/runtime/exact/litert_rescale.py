@@ -124,6 +124,7 @@ class Rescale:
         self.low, self.high = low, high
         steps = _steps(rescaling, bound, low, high)
         everything = torch.arange(len(steps.accumulators))
+        self._num_multipliers = len(everything)
         in_float32 = _Arithmetic(torch.float32, is_floored=rescaling.ties_up)
         main, failed = _proven(rescaling, steps, everything, in_float32, device)
         if len(failed) > _MAX_EXTRA * len(everything):
@@ -142,9 +143,10 @@ class Rescale:
         """Rescaled integers, less the output's zero point, as float32 [... x c].
 
         Args:
-            accumulators: Numbers, as float32 or float64 [... x c], contiguous; float32 is overwritten.
+            accumulators: Numbers, as float32 or float64 [... x c], contiguous; float32 is overwritten. With one
+                multiplier in place of c, it applies to all.
         """
-        channels = accumulators.shape[-1]
+        channels = self._num_multipliers
         rows = accumulators.view(-1, channels)
         in_place = accumulators.dtype == torch.float32
         result = rows if in_place else torch.empty_like(rows, dtype=torch.float32)
