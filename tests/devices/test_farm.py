@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from lowerdeck.steps.measure import measure
 from lowerdeck.steps.measurement import Measurement, Place, Settings
 
 PROGRAM = expected.PROGRAM.read_bytes()
+_BUSY_S = 0.02
 NUM_BOARDS, NUM_PROGRAMS, NUM_MEASUREMENTS = 10, 8, 200
 
 
@@ -51,6 +53,7 @@ class Farm:
             self.in_use.add(options.number)
             fails = options.number in self.always or self.random.random() < self.share
             way, self.failures = self.random.choice(("dies", "fills up", "nonsense", "stale")), self.failures + fails
+        time.sleep(_BUSY_S)  # so that all other boards are busy at times, on a machine with other work, too
         try:
             return self._answer(job, way if fails else "")
         finally:

@@ -52,6 +52,13 @@ ROUNDED_DIVISION = Replacement(
     target="executorch.backends.arm._passes.decompose_div_tensor_mode:DecomposeDivTensorModePass.call_operator",
     reason="Divides integers as floats for an Ethos-U55, before quantization: `tokens // 8` is computed with 8 bits.",
 )
+CAST_INPUTS = Replacement(
+    target="executorch.backends.arm._passes.insert_int32_casts_after_int64_placeholders:"
+    "InsertInt32CastsAfterInt64PlaceholdersPass.call_operator",
+    reason="Makes 32 bits of inputs with 64, and ends in an exception where an operator that takes one type alone "
+    "adds, puts or scatters what is computed of them into a tensor of 64 bits.",
+    is_addition=True,
+)
 FIXED_RANGE = Replacement(
     target="executorch.backends.arm.quantizer.quantization_annotator:_get_fixed_qparams_qspec",
     reason="Clips the image of a grid_sample and its result to -1 ... 1, the range of a graphics processor's textures: "

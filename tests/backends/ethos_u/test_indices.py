@@ -34,6 +34,47 @@ def test_constant_indices_have_64_bits(function: Callable[[torch.Tensor], torch.
     assert verdict == "right", detail
 
 
+class Counts(nn.Module):
+    """Something that is computed of tokens, int64 [1 x 8] -> float32 [1 x 4], by a tensor of 64 bits."""
+
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.function, self.layer = function, nn.Linear(8, 4)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        computed: torch.Tensor = self.layer(self.function(tokens).float())
+        return computed
+
+
+def zeros() -> torch.Tensor:
+    """int64 [1 x 8]"""
+    return torch.zeros(1, 8, dtype=torch.int64)
+
+
+@pytest.mark.parametrize(
+    "function",
+    quick_first(
+        [
+            lambda tokens: zeros().scatter_add(1, tokens, torch.ones_like(tokens)),
+            lambda tokens: zeros().scatter(1, tokens, tokens * 2),
+            lambda tokens: zeros().index_add(1, torch.arange(8).flip(0), tokens),
+            lambda tokens: zeros().index_put((torch.zeros_like(tokens[0]), tokens[0]), tokens[0] * 0 + 3),
+            lambda tokens: torch.arange(8)[None].index_copy(1, torch.tensor([3, 1]), tokens[:, :2]),
+            lambda tokens: tokens.scatter_add(1, torch.tensor([[1, 2]]), torch.tensor([[5, 7]])),
+        ],
+        quick=2,
+    ),
+)
+def test_values_have_as_many_bits_as_what_they_are_written_into(
+    function: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    """As in a histogram of tokens."""
+    torch.manual_seed(0)
+    drawn = [(torch.randint(0, 8, (1, 8)),) for _ in range(8)]
+    verdict, detail = lowered(Counts(function).eval(), drawn, create("ethos_u55_128"))
+    assert verdict == "right", detail
+
+
 class Counting(nn.Module):
     """Returns how often it was called: float32 [1 x 3 x 8 x 8] -> [1 x 4 x 6 x 6], int64 [1]."""
 

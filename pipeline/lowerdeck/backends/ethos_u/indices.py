@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,6 +11,8 @@ from executorch.exir.pass_base import ExportPass
 from torch.fx import Node
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
+from lowerdeck.compat.arm import CAST_INPUTS
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -17,6 +20,15 @@ if TYPE_CHECKING:
     from torch.fx import GraphModule
 
 _SCATTERS = (torch.ops.aten.scatter.src, torch.ops.aten.scatter.value, torch.ops.aten.scatter_add.default)
+_VALUES = {
+    torch.ops.aten.scatter.src: 3,
+    torch.ops.aten.scatter_add.default: 3,
+    torch.ops.aten.scatter_reduce.two: 3,
+    torch.ops.aten.index_add.default: 3,
+    torch.ops.aten.index_copy.default: 3,
+    torch.ops.aten.index_put.default: 2,
+}
+"""Operators that write values into their first argument, which has to be of the same type, and where they lie."""
 _GATHER = exir_ops.edge.aten.gather.default
 _CAST = exir_ops.edge.dim_order_ops._to_dim_order_copy.default
 
@@ -27,6 +39,24 @@ def cast_indices_of_scatters(module: GraphModule) -> None:
         if node.target in _SCATTERS and node.args[2].meta["val"].dtype == torch.int32:
             node.update_arg(2, _widened(node.args[2], node))
     module.recompile()
+
+
+def values_of_one_type() -> AbstractContextManager[None]:
+    """Let Arm's passes give values 64 bits again where they are written into a tensor of 64 bits, and vice versa."""
+    trace = CAST_INPUTS.original()
+
+    def call_operator(cast: Any, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], meta: Any) -> Any:
+        if (position := _VALUES.get(op)) is not None:
+            places = (0, position)
+            types = {args[place].data.dtype for place in places}
+            if types == {torch.int32, torch.int64}:
+                args = tuple(
+                    trace(cast, torch.ops.aten.to.dtype, (each, torch.int64), {}, meta) if place in places else each
+                    for place, each in enumerate(args)
+                )
+        return trace(cast, op, args, kwargs, meta)
+
+    return CAST_INPUTS.active(call_operator)
 
 
 def output_types(module: GraphModule) -> list[torch.dtype | None]:

@@ -11,7 +11,7 @@ from executorch.backends.arm.quantizer import EthosUQuantizer
 from executorch.backends.cortex_m.quantizer.pattern_matcher import PatternMatcher
 from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
 
-from lowerdeck.backends.ethos_u.indices import cast_indices_of_scatters, cast_outputs, output_types
+from lowerdeck.backends.ethos_u.indices import cast_indices_of_scatters, cast_outputs, output_types, values_of_one_type
 from lowerdeck.compat.arm import FIXED_RANGE, ROUNDED_DIVISION, TRANSPOSED_WEIGHT
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ class YieldingQuantizer(EthosUQuantizer):  # type: ignore[misc]  # ExecuTorch is
             self._weights_of_transposed_layers(),
             _images_in_their_range(),
             _integers_divided_as_such(),
+            values_of_one_type(),
         ):
             transformed: GraphModule = super().transform_for_annotation(model)
         cast_indices_of_scatters(transformed)
