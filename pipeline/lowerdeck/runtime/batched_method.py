@@ -75,6 +75,9 @@ _FAULTS = (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError
 """What an executor with a fault raises: PyTorch's operators and its own code."""
 
 
+_WITHOUT_BATCHES = (
+    "Report this as a bug of lowerdeck; `overrides: {evaluation: {engine: reference}}` executes one sample at a time"
+)
 _ELEMENT_BYTES = 4
 _LARGEST_BYTES = {"cpu": 48 << 20, "cuda": 512 << 20}
 """Bound of a batch's largest tensor by device: larger ones take memory, and gain nothing on a CPU, little on a GPU."""
@@ -86,7 +89,16 @@ class UnbatchableError(Exception):
 
 def gains_from_batches(method: Method, twins: Sequence[Twin]) -> bool:
     """Whether executing several samples at once is faster than one by one."""
-    return any(map(is_batchable, twins)) or not cmsis_nn.OPERATORS.keys().isdisjoint(method.operators)
+    return any(map(is_batchable, twins)) or _has_cortex_m(method)
+
+
+def _given(operator: str, call: KernelCall) -> Sequence[int]:
+    """The inputs of one of Cortex-M's operators."""
+    return call.args[: cmsis_nn.OPERATORS[operator][1]]
+
+
+def _has_cortex_m(method: Method) -> bool:
+    return not cmsis_nn.OPERATORS.keys().isdisjoint(method.operators)
 
 
 def is_batchable(twin: Twin) -> TypeGuard[BatchableTwin]:
@@ -116,7 +128,7 @@ class BatchedMethod:
         opened = [_opened(twin, device) for twin in twins]
         self._batch, self._descriptions = [twin for twin, _ in opened], [description for _, description in opened]
         self._faults: dict[int, str] = {}
-        self._has_kernels = not cmsis_nn.OPERATORS.keys().isdisjoint(method.operators)
+        self._has_kernels = _has_cortex_m(method)
         sizes = [twin.largest for twin in self._batch if twin is not None]
         if self._has_kernels:
             sizes += [math.prod(each.sizes) for each in method.values if isinstance(each, TensorSpec)]
@@ -218,8 +230,8 @@ class BatchedMethod:
         if not isinstance(instruction, KernelCall):
             return False
         operator = self._method.operators[instruction.operator]
-        if operator in cmsis_nn.OPERATORS:
-            result = self._by_cortex_m(chain, position)
+        if operator in cmsis_nn.OPERATORS and any(map(self._is_computed, _given(operator, instruction))):
+            result = self._by_cortex_m(chain, position, instruction)
         elif operator in BATCHABLE and not self._moved.intersection(instruction.args):
             result = self._by_element(instruction)
         else:
@@ -230,8 +242,8 @@ class BatchedMethod:
             alone = self._read(target)[row]
             if not same_bits(alone, torch.empty_like(alone).copy_(result[row])):
                 raise LowerdeckError(
-                    f"{operator}: a batch differs from a sample alone in value {target} of the program. Report this as "
-                    f"a bug of lowerdeck; `overrides: {{evaluation: {{engine: reference}}}}` executes no batches"
+                    f"{operator}: a batch differs from a sample alone in value {target} of the program. "
+                    f"{_WITHOUT_BATCHES}"
                 )
         self._write(target, result)
         return True
@@ -271,22 +283,29 @@ class BatchedMethod:
         result: torch.Tensor = kernel.function(self._read(call.args[0]), *positional[1:], **keywords)
         return result
 
-    def _by_cortex_m(self, chain: int, position: int) -> torch.Tensor:
-        """The result [b x sizes] of an operator that computes integers, or each element by itself."""
-        call = self._method.chains[chain][position]
-        assert isinstance(call, KernelCall)
+    def _by_cortex_m(self, chain: int, position: int, call: KernelCall) -> torch.Tensor:
+        """The result [b x sizes] of an operator that computes integers, or each element by itself.
+
+        Raises:
+            LowerdeckError: it failed.
+        """
         operator = self._method.operators[call.operator]
-        kernel = resolve(operator, self._definitions)
-        given = call.args[: kernel.outputs[0]]
-        with exact_kernels():
-            if (chain, position) not in self._prepared:
-                self._prepared[chain, position] = self._cortex_m_step(operator, given)
-            if (step := self._prepared[chain, position]) is not None:
-                return step([self._argument(index, of_batch=True) for index in given]).cpu()
-            arguments = [self._argument(index, of_batch=False) for index in given]
-            dimensions = tuple(0 if self._is_computed(index) else None for index in given)
-            result: torch.Tensor = torch.vmap(kernel.function, in_dims=dimensions)(*arguments)
-        return result.cpu()
+        function, given = resolve(operator, self._definitions).function, _given(operator, call)
+        try:
+            with exact_kernels():
+                if (chain, position) not in self._prepared:
+                    self._prepared[chain, position] = self._cortex_m_step(operator, given)
+                if (step := self._prepared[chain, position]) is not None:
+                    result = step([self._argument(index, of_batch=True) for index in given])
+                else:
+                    dimensions = tuple(0 if self._is_computed(index) else None for index in given)
+                    at_once = torch.vmap(function, in_dims=dimensions)
+                    result = at_once(*[self._argument(index, of_batch=False) for index in given])
+            return result.cpu()
+        except torch.OutOfMemoryError:
+            raise
+        except _FAULTS as error:
+            raise LowerdeckError(f"{operator}: a batch failed, {_fault(error)}. {_WITHOUT_BATCHES}") from error
 
     def _cortex_m_step(self, operator: str, given: Sequence[int]) -> Step | None:
         arguments = [None if self._is_computed(index) else self._samples[0].argument(index) for index in given]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,17 +12,31 @@ import torch
 
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.runtime_images import SINGLE_ROUNDING
+from lowerdeck.graph.memory_formats import to_memory_format
+from lowerdeck.operators.case import Case, program
+from lowerdeck.operators.case import samples as samples_of
+from lowerdeck.operators.cases.cortex_m import CASES as CASES_OF_ROWS
 from lowerdeck.runtime.exact import cortex_m
 from lowerdeck.runtime.exact.accumulate import exact_kernels
 from lowerdeck.runtime.exact.litert_rescale import Rescale
 from lowerdeck.runtime.operators import resolve
+from lowerdeck.runtime.tensors import same_bits
+from tests.project import REPOSITORY
 from tests.runtime.exact.graphs import DEVICES
-from tests.runtime.lowering import Lowered
+from tests.runtime.lowering import Lowered, lower
 from tests.runtime.networks import samples_for
 from tests.runtime.test_cmsis_nn import BIAS, EXACT, HALF, SCALES, SHIFTS, random_int8
 
 GetLowered = Callable[..., Lowered]
 BATCH = 5
+DELEGATED = frozenset(
+    row["case"]
+    for row in json.loads((REPOSITORY / "docs" / "operators" / "cortex_m.json").read_text())["rows"]
+    if row["outcome"] in ("delegated", "partly")
+)
+"""Rows of the page of operators whose operators CMSIS-NN computes."""
+ROWS = [case for case in CASES_OF_ROWS if case.label in DELEGATED and case.what != "in one dimension"]
+"""All of them but what becomes an image at export, which `lower` leaves out."""
 SECOND = {"quantized_add": 4, "quantized_mul": 2}
 """Position of the second operand."""
 WIDE = random_int8(1, 40, 9, 8, seed=3)
@@ -110,18 +126,41 @@ def test_what_no_arithmetic_is_proven_for_is_left_to_the_reference() -> None:
 @pytest.mark.parametrize("network", ["plain", "two"])
 @pytest.mark.parametrize("device", DEVICES, ids=str)
 def test_a_program_in_batches(lowered: GetLowered, network: str, device: torch.device) -> None:
-    program, samples = lowered("cortex_m", network).open(batch_device=device.type), samples_for(network, False)
-    assert program.batch_executor().endswith(", those of Cortex-M in batches")
-    alone = [program(*sample) for sample in samples]
+    opened, samples = lowered("cortex_m", network, True).open(batch_device=device.type), samples_for(network, True)
+    assert opened.batch_executor().endswith(", those of Cortex-M in batches")
+    alone = [opened(*sample) for sample in samples]
     for some in (samples, samples[:3]):
-        for found, wanted in zip(program.calls(some, cross_check=[0, 2]), alone, strict=False):
+        for found, wanted in zip(opened.calls(some, cross_check=[0, 2]), alone, strict=False):
             assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ROWS, ids=lambda case: f"{case.table}, {case.label}")
+def test_operator_row(case: Case, tmp_path: Path) -> None:
+    """The program of an operator's row, as the page of operators measures it: each operator, and all outputs."""
+    model = program(case, quantized=True).to(memory_format=torch.channels_last)
+    samples = [to_memory_format(sample, "channels_last") for sample in samples_of(case, 6)]
+    build = lower(model, samples[:4], "cortex_m", tmp_path / "build", **case.options)
+    opened = build.open()
+    alone = [opened(*sample) for sample in samples]
+    for found, wanted in zip(opened.calls(samples, cross_check=range(6)), alone, strict=True):
+        assert all(same_bits(one, other) for one, other in zip(found, wanted, strict=True))
 
 
 def test_a_damaged_rescaling_is_found_and_named(lowered: GetLowered, monkeypatch: pytest.MonkeyPatch) -> None:
     apply = Rescale.__call__
     monkeypatch.setattr(Rescale, "__call__", lambda self, sums: apply(self, sums * 1.02))
-    program, samples = lowered("cortex_m", "plain").open(), samples_for("plain", False)
-    program.calls(samples)  # nothing is compared
+    opened, samples = lowered("cortex_m", "plain", True).open(), samples_for("plain", True)
+    opened.calls(samples)  # nothing is compared
     with pytest.raises(LowerdeckError, match=r"cortex_m::quantized_\w+.out: a batch differs from a sample alone"):
-        program.calls(samples, cross_check=[3])
+        opened.calls(samples, cross_check=[3])
+
+
+def test_a_batch_that_fails_ends_with_the_way_out(lowered: GetLowered, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: Any, **options: Any) -> None:
+        raise RuntimeError("no kernel")
+
+    monkeypatch.setattr("lowerdeck.runtime.batched_method.prepare_step", fail)
+    opened, samples = lowered("cortex_m", "plain", True).open(), samples_for("plain", True)
+    with pytest.raises(LowerdeckError, match=r"cortex_m::\w+.out: a batch failed, .*no kernel.*engine: reference"):
+        opened.calls(samples)
