@@ -26,7 +26,7 @@ from lowerdeck.formats.pte import (
 )
 from lowerdeck.runtime import cmsis_nn
 from lowerdeck.runtime.exact.accumulate import exact_kernels
-from lowerdeck.runtime.exact.cortex_m import Step
+from lowerdeck.runtime.exact.cortex_m import COMPUTED, Step
 from lowerdeck.runtime.exact.cortex_m import prepare as prepare_step
 from lowerdeck.runtime.exact.nodes import UnsupportedGraphError
 from lowerdeck.runtime.interpreter import VIEW, BoundMethod, Twin, described
@@ -308,7 +308,7 @@ class BatchedMethod:
             raise LowerdeckError(f"{operator}: a batch failed, {_fault(error)}. {_WITHOUT_BATCHES}") from error
 
     def _cortex_m_step(self, operator: str, given: Sequence[int]) -> Step | None:
-        arguments = [None if self._is_computed(index) else self._samples[0].argument(index) for index in given]
+        arguments = [COMPUTED if self._is_computed(index) else self._samples[0].argument(index) for index in given]
         first = self._method.values[given[0]]
         assert isinstance(first, TensorSpec), "all operators take a tensor first"
         once = SINGLE_ROUNDING in self._definitions

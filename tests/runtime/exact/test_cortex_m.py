@@ -78,7 +78,7 @@ def with_batch(name: str, arguments: tuple[Any, ...]) -> tuple[list[int], list[A
 def executed(name: str, arguments: tuple[Any, ...], device: torch.device, *, rounds_once: bool = False) -> torch.Tensor:
     """The result of the executor for batches, after asserting that it took the operator."""
     computed, given = with_batch(name, arguments)
-    known = [None if position in computed else value for position, value in enumerate(arguments)]
+    known = [cortex_m.COMPUTED if position in computed else value for position, value in enumerate(arguments)]
     with exact_kernels():
         step = cortex_m.prepare(f"cortex_m::{name}.out", known, arguments[0].shape, device, rounds_once=rounds_once)
         assert step is not None
@@ -110,7 +110,7 @@ def test_layouts_with_the_channel_last_are_alike() -> None:
         found = executed(name, (value, *others), torch.device("cpu"))
         given = drawn(value).permute(0, 1, 3, 4, 2)
         with exact_kernels():
-            known = [None, *others]
+            known = [cortex_m.COMPUTED, *others]
             sizes = given.shape[1:]
             step = cortex_m.prepare(f"cortex_m::{name}_nhwc.out", known, sizes, torch.device("cpu"))
             assert step is not None
@@ -118,9 +118,31 @@ def test_layouts_with_the_channel_last_are_alike() -> None:
 
 
 def test_what_no_arithmetic_is_proven_for_is_left_to_the_reference() -> None:
-    arguments = (None, random_int8(4, 9), None, None, 5, 0, -2, [HALF], [25], 127, -128)  # overflows 32 bits
+    arguments = (
+        cortex_m.COMPUTED,
+        random_int8(4, 9),
+        None,
+        None,
+        5,
+        0,
+        -2,
+        [HALF],
+        [25],
+        127,
+        -128,
+    )  # overflows 32 bits
     assert cortex_m.prepare("cortex_m::quantized_linear.out", arguments, (2, 9), torch.device("cpu")) is None
-    assert cortex_m.prepare("cortex_m::softmax.out", (None, 1, 0, 0, 1, 1, 1), (2, 9), torch.device("cpu")) is None
+    softmax = cortex_m.COMPUTED, 1, 0, 0, 1, 1, 1
+    assert cortex_m.prepare("cortex_m::softmax.out", softmax, (2, 9), torch.device("cpu")) is None
+
+
+@pytest.mark.parametrize("position", [1, 2, 8])
+def test_weights_and_biases_that_are_computed_are_left_to_the_reference(position: int) -> None:
+    known = [cortex_m.COMPUTED, *EXACT["quantized_conv2d"][1:-1], cortex_m.COMPUTED]  # the last is scratch memory
+    sizes, cpu = EXACT["quantized_conv2d"][0].shape, torch.device("cpu")
+    assert cortex_m.prepare("cortex_m::quantized_conv2d.out", known, sizes, cpu) is not None
+    known[position] = cortex_m.COMPUTED
+    assert cortex_m.prepare("cortex_m::quantized_conv2d.out", known, sizes, cpu) is None
 
 
 @pytest.mark.parametrize("network", ["plain", "two"])

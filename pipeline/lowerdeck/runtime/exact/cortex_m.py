@@ -7,7 +7,7 @@ built to round once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,6 +22,8 @@ from lowerdeck.runtime.exact.litert_rescale import Rescale, Rescaling, fixed_poi
 
 Step = Callable[[Sequence[Any]], Tensor]
 """Arguments of an operator, with tensors [b x sizes], or [1 x sizes] where constant -> its result [b x sizes]."""
+COMPUTED = object()
+"""Stands for a tensor that a program computes, or scratch memory."""
 _Scaled = Callable[[Numbers, Numbers], Rescaling]
 _Prepare = Callable[[Sequence[Any], Sequence[int], _Scaled, torch.device], Step]
 
@@ -33,16 +35,17 @@ def prepare(
 
     Args:
         operator: Name in programs, e.g. `cortex_m::quantized_conv2d.out`.
-        arguments: Without the output; None for tensors that are computed.
+        arguments: Without the output; COMPUTED for tensors that are.
         sizes: Sizes of the first argument.
         device: Where to execute it.
         rounds_once: Whether CMSIS-NN is built with CMSIS_NN_USE_SINGLE_ROUNDING.
     """
-    name = operator.removeprefix("cortex_m::").removesuffix(".out")
-    if name not in _PREPARE:
+    prepared, may_be_computed = _PREPARE.get(operator.removeprefix("cortex_m::").removesuffix(".out"), (None, ()))
+    computed = {position for position, value in enumerate(arguments) if value is COMPUTED}
+    if prepared is None or not computed.issubset(may_be_computed):
         return None
     try:
-        return _PREPARE[name](arguments, sizes, _rounded_once if rounds_once else fixed_point, device)
+        return prepared(arguments, sizes, _rounded_once if rounds_once else fixed_point, device)
     except ArithmeticError:
         return None
 
@@ -182,12 +185,13 @@ def _product(arguments: Sequence[Any], sizes: Sequence[int], scaled: _Scaled, de
     return step
 
 
-_PREPARE: dict[str, _Prepare] = {
-    "quantized_conv2d": _convolution,
-    "quantized_conv2d_nhwc": partial(_convolution, is_nhwc=True),
-    "quantized_depthwise_conv2d": partial(_convolution, is_depthwise=True),
-    "quantized_depthwise_conv2d_nhwc": partial(_convolution, is_depthwise=True, is_nhwc=True),
-    "quantized_linear": _linear,
-    "quantized_add": _sum,
-    "quantized_mul": _product,
+_PREPARE: dict[str, tuple[_Prepare, Collection[int]]] = {
+    "quantized_conv2d": (_convolution, (0, 12)),
+    "quantized_conv2d_nhwc": (partial(_convolution, is_nhwc=True), (0, 12)),
+    "quantized_depthwise_conv2d": (partial(_convolution, is_depthwise=True), (0, 13)),
+    "quantized_depthwise_conv2d_nhwc": (partial(_convolution, is_depthwise=True, is_nhwc=True), (0, 13)),
+    "quantized_linear": (_linear, (0,)),
+    "quantized_add": (_sum, (0, 4)),
+    "quantized_mul": (_product, (0, 2)),
 }
+"""By operator: how to prepare it, and which of its arguments may be computed."""
