@@ -51,7 +51,8 @@ def create_partitioner(compile_spec: EthosUCompileSpec, options: Options) -> tup
         ConfigurationError: an import path does not name a check or an operator.
     """
     checks = [_UserCheck(path, _create_check(path)) for path in options.additional_checks]
-    partitioner = EthosUPartitioner(compile_spec, [_ExclusionCheck(), _IntegerStateCheck(), _UnsignedCheck(), *checks])
+    own = _ExclusionCheck(), _IntegerStateCheck(), _UnsignedCheck(), _ScalarCheck()
+    partitioner = EthosUPartitioner(compile_spec, [*own, *checks])
     for path in options.custom_partition_ops:
         partitioner.register_custom_partition_op(_operator(path))
     return partitioner, RejectionRecorder(_user_check_reason).recording
@@ -123,6 +124,15 @@ class _UnsignedCheck(OperatorSupportBase):
         return not is_unsigned or node.target in (*Q_OPS, *DQ_OPS)
 
 
+class _ScalarCheck(OperatorSupportBase):
+    """Refuses what makes a scalar of a tensor, such as `x.mean()`: Arm's passes fail at an empty shape."""
+
+    def is_node_supported(self, submodules: Mapping[str, torch.nn.Module], node: torch.fx.Node) -> bool:
+        value, *given = (each.meta.get("val") for each in (node, *node.all_input_nodes))
+        is_scalar = isinstance(value, torch.Tensor) and value.dim() == 0
+        return not (is_scalar and any(isinstance(each, torch.Tensor) and each.dim() > 0 for each in given))
+
+
 class _UserCheck(OperatorSupportBase):
     """A check of `additional_checks`; converts its exceptions to LowerdeckError."""
 
@@ -184,6 +194,8 @@ def _user_check_reason(check: OperatorSupportBase) -> Reason | None:
             return Reason(
                 code=ReasonCode.DTYPE, message="computes bytes without a sign, which the NPU only reads and writes"
             )
+        case _ScalarCheck():
+            return Reason(code=ReasonCode.SHAPE, message="makes a scalar of a tensor, and TOSA states no empty shape")
         case _ExclusionCheck():
             return Reason(code=ReasonCode.EXCLUDED, message="excluded by the configuration")
     return None
