@@ -1,9 +1,9 @@
 """Time of evaluating one sample: the delegated program against the quantized graph, and against the reference.
 
-Run in a project whose build is for Ethos-U or Neutron (`dvc repro`). It executes the quantized graph as baseline does,
-and the `.pte` as evaluate does with either engine: `exact` in batches, `reference` one sample at a time. All are timed
-in turns on random samples in one thread, so that other work on the machine hits all of them; processor time counts,
-because such work also takes turns with this process.
+Run in a project whose build is for Ethos-U, Neutron or Cortex-M (`dvc repro`). It executes the quantized graph as
+baseline does, and the `.pte` as evaluate does with either engine: `exact` in batches, `reference` one sample at a time.
+All are timed in turns on random samples in one thread, so that other work on the machine hits all of them; processor
+time counts, because such work also takes turns with this process.
 
     dvc exp run --temp -S model=mobilenet_v2 -S dataset=random -S target=ethos_u55_128    (or `dvc repro`)
     python -m benchmarks.evaluation --batch-size 4

@@ -157,6 +157,15 @@ def test_memory_bounds_a_batch_and_all_samples_are_executed() -> None:
     assert [shape[0] for shape in twin.batches] == [2, 2, 1]
 
 
+def test_a_large_constant_does_not_make_batches_smaller() -> None:
+    """Samples share it: a table of embeddings, say."""
+    values: list[Value] = [spec(3), spec(3), spec(1 << 20, data=bytes(4 << 20))]
+    maximum = KernelCall(0, (0, 0, 1, 1))
+    opened = program(Doubling(), values, maximum, operators=["cortex_m::maximum.out"])
+    compare(opened, samples(5))
+    assert opened.most_samples() == (48 << 20) // (4 * 3)
+
+
 @pytest.mark.parametrize("cross_check", [[], [0, 3, 6]])
 def test_batches_become_smaller_where_a_gpu_has_no_room_for_them(cross_check: list[int]) -> None:
     twin = Doubling(room=2)

@@ -502,7 +502,7 @@ class Applied(nn.Module):
 def test_five_operators_that_do_not_compile_together_are_separated(
     conforming: Callable[..., tuple[ConvertedConforming, list[str]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mean over all dimensions, unless partition refuses its reshape to no dimension, on which Arm's passes fail."""
+    """A mean over all dimensions: Arm's passes fail on its reshape to no dimension, which partition lets pass here."""
     monkeypatch.setattr(partitioner._ScalarCheck, "is_node_supported", lambda *arguments: True)
     torch.manual_seed(0)
     samples: Samples = [(torch.rand(1, 5, 7, 3),)]

@@ -131,7 +131,8 @@ class BatchedMethod:
         self._has_kernels = _has_cortex_m(method)
         sizes = [twin.largest for twin in self._batch if twin is not None]
         if self._has_kernels:
-            sizes += [math.prod(each.sizes) for each in method.values if isinstance(each, TensorSpec)]
+            computed = (each for each in method.values if isinstance(each, TensorSpec) and not each.is_constant)
+            sizes += [math.prod(each.sizes) for each in computed]
         largest = max(sizes, default=1)
         self.most_samples = max(1, _LARGEST_BYTES[device.type] // (_ELEMENT_BYTES * max(1, largest)))
         """Most samples to execute at once, so that the memory of a batch is bounded."""
