@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from pydantic import TypeAdapter
 from ruamel.yaml import YAML
@@ -860,6 +861,14 @@ def test_the_stage_says_it_and_leaves_the_last_good_file(project: Project, value
 def test_a_converter_that_is_not_installed_is_refused_before_the_build(composed: Compose, flavor: str) -> None:
     config = composed(flavor=flavor)  # for reading, any machine may compose it
     with pytest.raises(ConfigurationError, match=r"package \w+ is not installed; .*flavor: reference"):
+        check_installed(config)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU")
+def test_a_gpu_that_is_missing_is_refused_before_the_build(composed: Compose) -> None:
+    check_installed(composed(**override("evaluation.device", "auto")))
+    config = composed(**override("evaluation.device", "cuda"))  # for reading, any machine may compose it
+    with pytest.raises(ConfigurationError, match=r"evaluation.device: PyTorch finds no GPU here; `auto` takes one"):
         check_installed(config)
 
 

@@ -1,4 +1,4 @@
-"""Checks of the section `flavor` by its backend."""
+"""Checks of the section `flavor` by its backend, and of what a build needs on this machine."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from lowerdeck import backends
 from lowerdeck.config.problems import Problem, raise_problems, unknown, validate
 from lowerdeck.config.schema import Config, FlavorConfig
 from lowerdeck.contracts.backends import Backend, Flavor
+from lowerdeck.runtime.loading import missing_device
 
 
 def flavor_of(config: FlavorConfig) -> Flavor[dict[str, Any]]:
@@ -18,7 +19,7 @@ def flavor_of(config: FlavorConfig) -> Flavor[dict[str, Any]]:
 
 
 def check_installed(config: Config) -> None:
-    """Raise ConfigurationError where what the target needs, or its converter, is not installed.
+    """Raise ConfigurationError where this machine lacks the converter, what the target needs, or the GPU to evaluate on.
 
     Only a build needs it: a configuration may be composed for reading, e.g. to explain the build of another machine. A
     sweep over targets ends with it; one over flavors leaves out those that are missing.
@@ -30,6 +31,8 @@ def check_installed(config: Config) -> None:
     extra, converter = backend.missing_extra(), backend.missing_converter(flavor)
     problems = [Problem("target", extra, config.target.name, is_context_free=True)] if extra else []
     problems += [Problem("flavor", converter, config.flavor.name)] if converter else []
+    if missing := missing_device(config.evaluation.device):
+        problems.append(Problem("evaluation.device", missing, config.evaluation.device))
     raise_problems(problems)
 
 

@@ -201,14 +201,22 @@ def _runs_natively(methods: tuple[Method, ...]) -> bool:
     return not missing
 
 
+def missing_device(name: BatchDevice) -> str | None:
+    """Why `evaluation.device` cannot be `name` on this host, and what can."""
+    if name != "cuda":
+        return None
+    import torch
+
+    if torch.cuda.is_available():
+        return None
+    return "PyTorch finds no GPU here; `auto` takes one where there is one, `cpu` needs none. The metrics are the same"
+
+
 def _device(name: BatchDevice) -> torch.device:
     import torch
 
-    if name == "cuda" and not torch.cuda.is_available():
-        raise LowerdeckError(
-            "evaluation.device is cuda, and PyTorch finds no GPU here; `auto` takes one where there is one, `cpu` "
-            "needs none. The metrics are the same"
-        )
+    if missing := missing_device(name):
+        raise LowerdeckError(f"evaluation.device is {name}, and {missing}")
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
 
 
