@@ -19,7 +19,7 @@ def flavor_of(config: FlavorConfig) -> Flavor[dict[str, Any]]:
 
 
 def check_installed(config: Config) -> None:
-    """Raise ConfigurationError where this machine lacks the converter, what the target needs, or the GPU to evaluate on.
+    """Raise ConfigurationError where the converter, what the target needs, or the GPU to evaluate on is missing.
 
     Only a build needs it: a configuration may be composed for reading, e.g. to explain the build of another machine. A
     sweep over targets ends with it; one over flavors leaves out those that are missing.

@@ -20,10 +20,10 @@ LOGS = Path("build") / "logs"
 _OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _WAYS_OUT = {
     "export": "rewrite that line of the model with operators that torch.export takes",
-    "calibrate": "keep its module in float (quantization.keep_float), choose another quantization, or rewrite that line "
-    "of the model",
-    "quantize": "keep its module in float (quantization.keep_float), choose another quantization, or rewrite that line "
-    "of the model",
+    "calibrate": "keep its module in float (quantization.keep_float), choose another quantization, or rewrite that "
+    "line of the model",
+    "quantize": "keep its module in float (quantization.keep_float), choose another quantization, or rewrite that "
+    "line of the model",
     "partition": "keep it off the delegate (target.options.modules_not_to_delegate), keep its module in float "
     "(quantization.keep_float) or rewrite that line of the model",
     "convert": "keep it off the delegate (target.options.nodes_not_to_delegate) or rewrite that line of the model",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,7 @@ from lowerdeck.delegation.exclusion import (
     matches_aten_node,
     missing_kernel_error,
 )
-from lowerdeck.graph.nodes import DELEGATION_TAG, operator_name
+from lowerdeck.graph.nodes import DELEGATION_TAG, constant_names, operator_name
 from lowerdeck.graph.state import state_nodes
 from lowerdeck.registry import import_paths
 
@@ -41,6 +41,9 @@ _NO_CPU_KERNEL = ("eye", "hardsigmoid", "hardswish", "linspace", "pad", "silu")
 """ATen operators that the partitioner preserves and that ExecuTorch has no CPU kernel for."""
 _STATE = "lowerdeck_state"
 """Key of `node.meta` that marks the placeholders of state while the partitioner runs."""
+_COMPUTED_WEIGHTS = "lowerdeck_computed_weights"
+"""The same of layers whose weights or bias are no constants."""
+_LAYERS = ("aten.convolution.default", "aten.linear.default")
 _Reasons = Callable[[], AbstractContextManager[Callable[[torch.fx.Node], Reason | None]]]
 
 
@@ -51,7 +54,7 @@ def create_partitioner(compile_spec: EthosUCompileSpec, options: Options) -> tup
         ConfigurationError: an import path does not name a check or an operator.
     """
     checks = [_UserCheck(path, _create_check(path)) for path in options.additional_checks]
-    own = _ExclusionCheck(), _IntegerStateCheck(), _UnsignedCheck(), _ScalarCheck()
+    own = _ExclusionCheck(), _IntegerStateCheck(), _UnsignedCheck(), _ScalarCheck(), _WeightsCheck()
     partitioner = EthosUPartitioner(compile_spec, [*own, *checks])
     for path in options.custom_partition_ops:
         partitioner.register_custom_partition_op(_operator(path))
@@ -70,6 +73,8 @@ def partition_hooks(options: Options) -> tuple[PartitionHook, ...]:
     def partition_whole(decide: Partition, program: ExportedProgram) -> PartitionResult:
         for node in state_nodes(program):
             node.meta[_STATE] = True
+        for node in _layers_with_computed_weights(program):
+            node.meta[_COMPUTED_WEIGHTS] = True
         result = decide(program)
         _quantize_results(program.graph, result.partition_tags)
         return result
@@ -95,6 +100,21 @@ def _quantize_results(graph: torch.fx.Graph, tags: Container[str]) -> None:
             tag = node.all_input_nodes[0].meta.get(DELEGATION_TAG)
             if tag in tags:
                 node.meta[DELEGATION_TAG] = tag
+
+
+def _layers_with_computed_weights(program: ExportedProgram) -> Iterator[torch.fx.Node]:
+    """The layers whose weights or bias depend on an input or on state."""
+    state, constants = set(state_nodes(program)), constant_names(program)
+    varying = set[torch.fx.Node]()
+    for node in program.graph.nodes:
+        if node.op == "placeholder":
+            is_varying = node in state or node.name not in constants
+        else:
+            is_varying = not varying.isdisjoint(node.all_input_nodes)
+        if is_varying:
+            varying.add(node)
+        if node.op == "call_function" and operator_name(node) in _LAYERS and not varying.isdisjoint(node.args[1:3]):
+            yield node
 
 
 class _ExclusionCheck(OperatorSupportBase):
@@ -131,6 +151,13 @@ class _ScalarCheck(OperatorSupportBase):
         value, *given = (each.meta.get("val") for each in (node, *node.all_input_nodes))
         is_scalar = isinstance(value, torch.Tensor) and value.dim() == 0
         return not (is_scalar and any(isinstance(each, torch.Tensor) and each.dim() > 0 for each in given))
+
+
+class _WeightsCheck(OperatorSupportBase):
+    """Refuses layers whose weights or bias are no constants, on which Arm's compiler fails."""
+
+    def is_node_supported(self, submodules: Mapping[str, torch.nn.Module], node: torch.fx.Node) -> bool:
+        return _COMPUTED_WEIGHTS not in node.meta
 
 
 class _UserCheck(OperatorSupportBase):
@@ -196,6 +223,10 @@ def _user_check_reason(check: OperatorSupportBase) -> Reason | None:
             )
         case _ScalarCheck():
             return Reason(code=ReasonCode.SHAPE, message="makes a scalar of a tensor, and TOSA states no empty shape")
+        case _WeightsCheck():
+            return Reason(
+                code=ReasonCode.NOT_CONSTANT, message="its weights or bias are computed, and the NPU takes constants"
+            )
         case _ExclusionCheck():
             return Reason(code=ReasonCode.EXCLUDED, message="excluded by the configuration")
     return None
