@@ -15,9 +15,11 @@ from torch import nn
 from lowerdeck.backends.ethos_u import activations, partitioner, vela
 from lowerdeck.compat import arm
 from lowerdeck.conformance.bisection import PieceCompiler
+from lowerdeck.conformance.partitions import check_partition
+from lowerdeck.conformance.programs import program_errors
 from lowerdeck.conformance.units import Unit
 from lowerdeck.contracts.backends import Backend
-from lowerdeck.contracts.conformance import ConformanceSettings
+from lowerdeck.contracts.conformance import ConformanceSettings, OutputError, PartitionConformance
 from lowerdeck.contracts.errors import ConversionError
 from lowerdeck.contracts.plan import DelegationPlan, ReasonCode
 from lowerdeck.contracts.quantization import QuantizationScheme
@@ -271,6 +273,53 @@ def test_a_fault_does_not_hide_in_what_rounding_may_explain(
     kept_off = {node.operator for node in found.plan.nodes if node.reason and node.compute}
     assert kept_off == {"aten.convolution.default", "aten.relu.default"}
     assert "test_convert_conforming.py:" in "\n".join(said)
+
+
+def blind(*arguments: Any) -> PartitionConformance:
+    """The check of a partition that sees no error of a whole partition, but those of its pieces."""
+    found = check_partition(*arguments)
+    return replace(found, outputs=tuple(replace(each, max_error=0.0, mean_error=0.0) for each in found.outputs))
+
+
+@pytest.mark.usefixtures("faulty")
+def test_a_fault_that_only_the_whole_program_shows_is_found(
+    skip: tuple[Any, Any, Backend, Samples], checked: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(convert_conforming_step, "check_partition", blind)
+    quantized, _, _, samples = skip
+    found, said = checked()
+    assert "although every partition conforms: comparing pieces of them" in said[0]
+    assert "although" not in "".join(said[1:])
+    kept_off = {node.operator for node in found.plan.nodes if node.reason and node.compute}
+    assert kept_off == {"aten.convolution.default", "aten.relu.default"}
+    assert largest_error(quantized, found, samples) <= 1.01
+
+
+@pytest.mark.usefixtures("faulty")
+def test_a_fault_that_only_the_whole_program_shows_may_end_the_build(
+    checked: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(convert_conforming_step, "check_partition", blind)
+    with pytest.raises(ConversionError, match="1 partitions compute something else than the quantized model"):
+        checked(on_mismatch="fail")
+
+
+@pytest.mark.parametrize("excess", [1.5, 2.5])
+def test_errors_of_a_program_may_add_up_to_a_factor_of_two(
+    excess: float, checked: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def larger(*arguments: Any) -> tuple[OutputError, ...]:
+        return tuple(replace(each, max_error=excess * each.bound) for each in program_errors(*arguments))
+
+    monkeypatch.setattr(convert_conforming_step, "program_errors", larger)
+    if excess > 2:
+        with pytest.raises(ConversionError, match="Every partition conforms, so that the difference arises on the CPU"):
+            checked()
+        return
+    found, said = checked()
+    assert said[-1] == "every piece agrees within rounding, so that rounding errors add up"
+    assert [output.excess for output in found.outputs] == [pytest.approx(excess)]
+    assert found.plan.mismatches == ()
 
 
 class Chained(nn.Module):

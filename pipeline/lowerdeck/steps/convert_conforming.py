@@ -58,7 +58,8 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 _MOST_ADDED_UP = 2.0
-"""Largest error, relative to its bound, of a deep partition whose operators conform one by one."""
+"""Largest error, relative to its bound, of a deep partition whose operators conform one by one, or of a program whose
+partitions do."""
 _SHORT = 16
 """Most units of a piece that does not compile, of which any may be kept off. A mean over four dimensions has five."""
 _TOGETHER = "together"
@@ -150,19 +151,22 @@ def convert_conforming(
         )
         pieces_of = partial(_piece_compiler, manager, backend, folder, faulty)
         values_of = partial(all_values, manager.exported_program(), samples=samples)
-        hidden = _hidden_culprits(checked, examined, pieces_of, values_of, report)
+        search = partial(_hidden_culprits, examined=examined, pieces_of=pieces_of, values_of=values_of, report=report)
+        hidden = search([(part, found) for part, found in checked if found.conforms and found.is_loose])
         mismatches = _mismatches(checked, hidden, accumulating, report)
         if not mismatches or settings.on_mismatch == "warn":
             accepted += tuple(f"partition {found.partition}: {found.worst}" for _, found in mismatches)
             result = replace(result, plan=replace(plan, mismatches=accepted, layers=converted.layers))
             for line in unchecked:
                 report(line)
-            finished = _with_program_checked(result, twins, manager, samples, values, settings, report, may_exclude)
+            finished = _with_program_checked(
+                result, twins, manager, samples, values, settings, report, may_exclude, partial(search, checked)
+            )
             if isinstance(finished, ConvertedConforming):
                 return finished
             faulty |= _on_cpu(finished, plan, report)
         elif not may_exclude:
-            raise _not_conforming_error(mismatches, settings)
+            raise _not_conforming_error([found for _, found in mismatches], settings)
         else:
             wrong, without = _to_blame(mismatches, hidden, pieces_of, values_of, plan, report)
             faulty |= wrong
@@ -205,10 +209,12 @@ def _with_program_checked(
     settings: ConformanceSettings,
     report: Callable[[str], None],
     may_exclude: bool,
+    search: Callable[[], Mapping[frozenset[str], Culprit]],
 ) -> ConvertedConforming | dict[str, Reason]:
     """`result` with the errors of the whole `.pte`: what the CPU computes around partitions, and at its boundary.
 
-    Where `may_exclude`, the reasons of nodes that a kernel library computes wrongly instead, if there are any.
+    Where `may_exclude`, the reasons of nodes that a kernel library computes wrongly instead, if there are any, or those
+    of operators that only a `search` of all partitions finds.
 
     Raises:
         ConversionError: the program computes something else, although its partitions conform, or the device cannot
@@ -244,7 +250,47 @@ def _with_program_checked(
         return _with_faults(result, faults, settings, report)
     if may_exclude and (reasons := _wrong_kernels(deviating, result.plan)):
         return reasons
-    return _with_errors(result, errors, deviating, settings, report)
+    if deviating or settings.on_mismatch == "warn" or not _is_unexplained(result, errors):
+        return _with_errors(result, errors, deviating, settings, report)
+    return _with_pieces_compared(result, errors, settings, report, may_exclude, search)
+
+
+def _with_pieces_compared(
+    result: ConvertedConforming,
+    errors: Sequence[OutputError],
+    settings: ConformanceSettings,
+    report: Callable[[str], None],
+    may_exclude: bool,
+    search: Callable[[], Mapping[frozenset[str], Culprit]],
+) -> ConvertedConforming | dict[str, Reason]:
+    """`result` with the program's errors, which exceed their bounds although every partition conforms.
+
+    The errors of a piece that is wrong may be within those that rounding explains of its whole partition, and those of
+    several partitions may add up. Where `may_exclude`, the reasons of what `search` finds instead, if there is any.
+
+    Raises:
+        ConversionError: an operator is to blame, and cannot be excluded, or none is.
+    """
+    wrong = [str(error) for error in errors if error.excess > 1]
+    if result.partitions:
+        report(f"the program: {'; '.join(wrong)}, although every partition conforms: comparing pieces of them")
+    hidden = search()
+    if hidden and not may_exclude:
+        raise _not_conforming_error([culprit.conformance for culprit in hidden.values()], settings)
+    if hidden:
+        return {
+            node: reason for found in hidden.values() for node, reason in _wrong_results(found, result.plan).items()
+        }
+    if not result.partitions or any(error.excess > _MOST_ADDED_UP for error in errors):
+        return _with_errors(result, errors, (), settings, report)
+    report("every piece agrees within rounding, so that rounding errors add up")
+    return replace(result, outputs=tuple(errors))
+
+
+def _is_unexplained(result: ConvertedConforming, errors: Sequence[OutputError]) -> bool:
+    """Whether the program's error exceeds what rounding explains, and no partition accounts for it."""
+    is_accounted = result.accumulating or not all(found.conforms for found in result.partitions)
+    return not is_accounted and any(error.excess > 1 for error in errors)
 
 
 def _wrong_kernels(deviating: Sequence[tuple[Collection[str], OutputError]], plan: DelegationPlan) -> dict[str, Reason]:
@@ -270,9 +316,7 @@ def _with_errors(
 ) -> ConvertedConforming:
     """`result` with the errors of the whole program, or their refusal."""
     plan = result.plan
-    wrong = [str(error) for error in errors if error.excess > 1]
-    if result.accumulating or not all(found.conforms for found in result.partitions):
-        wrong = []
+    wrong = [str(error) for error in errors if error.excess > 1] if _is_unexplained(result, errors) else []
     if deviating:
         names, error = deviating[0]
         wrong.append(f"the first kernel to deviate {described_nodes(names, plan)}: {error}")
@@ -317,7 +361,7 @@ def _hidden_culprits(
     """What computes something else in partitions whose own errors show nothing, by the partition's nodes.
 
     Args:
-        checked: All partitions.
+        checked: Partitions that conform.
         examined: Nodes of those that were searched before; those searched here are added.
         pieces_of: Makes a compiler of pieces.
         values_of: Values of all nodes, by sample.
@@ -325,7 +369,7 @@ def _hidden_culprits(
     """
     found = {}
     for part, conformance in checked:
-        if not conformance.conforms or not conformance.is_loose or part.nodes in examined:
+        if part.nodes in examined:
             continue
         examined.add(part.nodes)
         worst = max(conformance.outputs, key=lambda output: output.sensitivity)
@@ -485,12 +529,10 @@ def _places(names: Sequence[str], plan: DelegationPlan) -> list[str]:
     return [nodes[name].described for name in names]
 
 
-def _not_conforming_error(
-    mismatches: Sequence[tuple[Subgraph, PartitionConformance]], settings: ConformanceSettings
-) -> ConversionError:
+def _not_conforming_error(mismatches: Sequence[PartitionConformance], settings: ConformanceSettings) -> ConversionError:
     limit = f"after max_rounds: {settings.max_rounds} rounds of exclusions"
     why = "evaluation.conformance.on_mismatch is `fail`" if settings.on_mismatch == "fail" else limit
-    lines = "\n".join(f"  partition {found.partition}: {found.worst}" for _, found in mismatches)
+    lines = "\n".join(f"  partition {found.partition}: {found.worst}" for found in mismatches)
     return ConversionError(
         f"{len(mismatches)} partitions compute something else than the quantized model ({why}):\n{lines}\n{WAYS_OUT}"
     )
