@@ -25,6 +25,7 @@ from lowerdeck.graph.same_padding import pad_even_kernels
 from lowerdeck.graph.sequences import sequences_as_images
 from lowerdeck.graph.sorting import sort_by_topk
 from lowerdeck.graph.state import keep_inputs, store_buffers, without_hidden_writes
+from lowerdeck.graph.volumes import volumes_as_images
 
 if TYPE_CHECKING:
     import torch
@@ -69,6 +70,7 @@ def trace(
     if as_images:
         sequences_as_images(traced, memory_format)
     pad_even_kernels(traced)
+    volumes_as_images(traced, memory_format)
     reduce_embeddings(traced)
     fold_constants(traced)
     fix_adaptive_max_pooling(traced)
