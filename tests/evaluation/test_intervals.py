@@ -78,7 +78,7 @@ def test_a_share_with_its_ends() -> None:
 class TestError:
     @pytest.mark.parametrize(
         ("signal", "noise", "db"),
-        [(100.0, 1.0, 20.0), (1.0, 10.0, -10.0), (1.0, 0.0, IDENTICAL_DB), (0.0, 1.0, 0.0), (0.0, 0.0, 0.0),
+        [(100.0, 1.0, 20.0), (1.0, 10.0, -10.0), (1.0, 0.0, IDENTICAL_DB), (0.0, 1.0, 0.0), (0.0, 0.0, IDENTICAL_DB),
          (1.0, 1e-21, IDENTICAL_DB), (1.0, 1e-19, 190.0)],
     )  # fmt: skip
     def test_sqnr(self, signal: float, noise: float, db: float) -> None:

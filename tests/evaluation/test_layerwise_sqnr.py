@@ -59,6 +59,7 @@ class TestSqnr:
         assert sqnr_db(100.0, 1.0) == 20.0
         assert sqnr_db(1.0, 0.0) == IDENTICAL_DB
         assert sqnr_db(0.0, 1.0) == 0.0
+        assert sqnr_db(0.0, 0.0) == IDENTICAL_DB
 
 
 class TestLsb:

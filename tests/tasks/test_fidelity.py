@@ -105,6 +105,13 @@ def test_an_output_without_elements_is_exact() -> None:
     assert [found[name].item() for name in ("cosine", "error_max", "count")] == [1.0, 0.0, 0.0]
 
 
+def test_zeros_that_stay_zeros_are_exact() -> None:
+    found = fidelity.measure(fidelity.records(np.zeros((1, 3)), np.zeros((1, 3)), None), np.ones((1, 1)))
+    assert {name: value.item() for name, value in found.items()} == {
+        **{"sqnr_db": fidelity.IDENTICAL_DB, "cosine": 1.0, "error_max": 0.0, "error_mean": 0.0, "exact_share": 1.0}
+    }
+
+
 @pytest.mark.parametrize("length", [1, 2, 7, 8, 10, 129, 1000])
 @pytest.mark.parametrize("lsb", [None, 0.25])
 def test_samples_are_reduced_together_with_the_bits_of_each_alone(length: int, lsb: float | None) -> None:

@@ -79,8 +79,8 @@ def measure(
     with np.errstate(divide="ignore", invalid="ignore"):
         noise = _weighted(weights, records["noise"])
         signal = weights @ records["signal"]
-        decibels = np.where(noise > 0, 10 * np.log10(signal / noise), IDENTICAL_DB)
-        sqnr = np.where(signal > 0, np.clip(decibels, -IDENTICAL_DB, IDENTICAL_DB), 0.0)
+        decibels = np.where(signal > 0, np.clip(10 * np.log10(signal / noise), -IDENTICAL_DB, IDENTICAL_DB), 0.0)
+        sqnr = np.where(noise > 0, decibels, IDENTICAL_DB)
         count = np.maximum(weights @ records["count"], 1.0)
         errors = _weighted(weights, records["error_sum"])
     return {

@@ -16,10 +16,10 @@ _GRID_TOLERANCE_LSB = 0.01
 
 
 def sqnr_db(signal_power: float, noise_power: float) -> float:
-    """10 log10(signal / noise), at most IDENTICAL_DB; 0 without a signal."""
-    if not signal_power:
-        return 0.0
-    return min(10 * math.log10(signal_power / noise_power), IDENTICAL_DB) if noise_power else IDENTICAL_DB
+    """10 log10(signal / noise), at most IDENTICAL_DB, as without noise; 0 for noise without a signal."""
+    if not noise_power:
+        return IDENTICAL_DB  # also of zeros, e.g. around an image
+    return min(10 * math.log10(signal_power / noise_power), IDENTICAL_DB) if signal_power else 0.0
 
 
 def power(values: npt.NDArray[Any]) -> float:
