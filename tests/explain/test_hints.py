@@ -124,6 +124,10 @@ CONVOLUTION = "ConvolutionConverter._is_supported_on_target_regular_conv"
         ),
         ("neutron", make_reason("no_op_partition", "empty"), "allow_no_op_partitions: true"),
         ("someone_elses", make_reason("constraint", "no", values={"stride": 3}), "change stride in the model"),
+        (
+            *("someone_elses", make_reason("constraint", "no", values={"args": "[x, 0, 0, 7, 2]", "len(args)": 5})),
+            "change its arguments in the model",
+        ),
     ],
 )
 def test_a_refusal_is_fixed_by_its_values(backend: str, reason: Reason, expected: str) -> None:

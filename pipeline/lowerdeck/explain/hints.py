@@ -186,7 +186,7 @@ def _target_constraint(refused: UndelegatedNode) -> str:
 
 
 def _constraint(refused: UndelegatedNode) -> str:
-    named = ", ".join(refused.reason.values)
+    named = ", ".join(name for name in refused.reason.values if name.isidentifier() and name != "args")
     return f"change {named} in the model" if named else "change its arguments in the model"
 
 

@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks.in_turns import create
+from benchmarks.networks import lowered
 from lowerdeck import backends
 from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.evaluation.quantization_error import sqnr_db
@@ -73,3 +75,13 @@ def test_the_quantized_program_is_near_the_float_one(name: str) -> None:
     found = sqnr_db(signal, noise)
     assert math.isfinite(found)
     assert found > 25  # clipped, they have 0 to 20 dB
+
+
+def test_what_is_joined_before_its_parts_are_annotated_shares_a_range() -> None:
+    """NXP's quantizer comes to the second concatenation, of zeros and images, before the images."""
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv3d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv3d(8, 8, 3, padding=1)).eval()
+    verdict, detail = lowered(network, [(torch.randn(1, 3, 4, 8, 8),) for _ in range(8)], create("neutron_imxrt700"))
+    assert verdict == "right", detail
+    delegated, count = detail.partition(" operators")[0].split(" of ")
+    assert delegated == count

@@ -46,6 +46,8 @@ def correct_ranges(graph: Graph, *, is_qat: bool) -> None:
     - The result of exp shares the range of its input, of which it then needs a multiple. It gets its own.
     - What shares a range with the result of a sigmoid, tanh or softmax is clipped to 0 ... 1 or -1 ... 1: the other
       inputs of a concatenation or maximum, and the results of neg or sum. It shares a range that is observed.
+    - A concatenation of what NXP's quantizer annotates later, such as pooled or reshaped tensors, shares no range, and
+      its converter refuses it. It shares one.
 
     Correcting twice changes nothing.
     """
@@ -58,7 +60,7 @@ def correct_ranges(graph: Graph, *, is_qat: bool) -> None:
             _observe_factors(annotation, observed)
         elif node.target is _aten.exp.default and isinstance(annotation.output_qspec, SharedQuantizationSpec):
             annotation.output_qspec = observed
-        elif annotation.input_qspec_map and _shares_fixed_range(annotation):
+        elif annotation.input_qspec_map and (_shares_fixed_range(annotation) or _is_joined_apart(node, annotation)):
             _share_what_holds(node, annotation, observed)
 
 
@@ -86,6 +88,11 @@ def _share_what_holds(node: Node, annotation: QuantizationAnnotation, observed: 
 def _shares_fixed_range(annotation: QuantizationAnnotation) -> bool:
     shared = annotation.output_qspec
     return isinstance(shared, SharedQuantizationSpec) and isinstance(_root(shared), FixedQParamsQuantizationSpec)
+
+
+def _is_joined_apart(node: Node, annotation: QuantizationAnnotation) -> bool:
+    """Whether a concatenation shares no range, because NXP's quantizer came to what makes its inputs later."""
+    return node.target is _aten.cat.default and not isinstance(annotation.output_qspec, SharedQuantizationSpec)
 
 
 def _root_of_result(node: Node) -> Any:
