@@ -161,6 +161,12 @@ def test_batches_of_volumes_stay(shape: list[int]) -> None:
     assert operators_of(nn.Conv3d(3, 4, 2).eval(), shape) == ["aten.conv3d.default"]
 
 
+def test_zeros_around_a_volume_have_its_dtype() -> None:
+    network, x = nn.Conv3d(3, 4, 3, padding=1).eval().to(torch.bfloat16), torch.randn(SHAPE, dtype=torch.bfloat16)
+    program = export(network, [SHAPE], input_dtypes=["bfloat16"])
+    torch.testing.assert_close(program.module(check_guards=False)(x), network(x))
+
+
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", quick_first(list(NETWORKS)))
 def test_networks_of_volumes_are_right(name: str, target: str) -> None:

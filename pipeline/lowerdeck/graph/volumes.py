@@ -108,8 +108,8 @@ class _Volumes(Images):
             padding = [step * (size - 1) // 2 if is_same else 0 for step, size in spans]
         image = self.image(node, arguments["input"])
         if padding[0]:
-            size = [padding[0], *image.meta["val"].shape[1:]]
-            zeros = self.laid_out(node, called(node, _aten.zeros.default, size))
+            size, dtype = [padding[0], *image.meta["val"].shape[1:]], image.meta["val"].dtype
+            zeros = self.laid_out(node, called(node, _aten.zeros.default, size, dtype=dtype))
             image = called(node, _aten.cat.default, [zeros, image, zeros])
         parts = _slices(node, image, depth, stride[0], dilation[0])
         if depth == 1:
