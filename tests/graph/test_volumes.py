@@ -1,4 +1,4 @@
-"""Networks over volumes, such as videos, whose convolutions no backend and no kernel of ExecuTorch has."""
+"""Networks over volumes, such as videos, whose convolutions no kernel of ExecuTorch and hardly a backend has."""
 
 from __future__ import annotations
 

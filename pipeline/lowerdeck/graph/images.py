@@ -8,6 +8,7 @@ alone.
 from __future__ import annotations
 
 import operator
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +38,7 @@ _ELEMENTWISE = (
 """Operators on single elements that PyTorch does not mark as such."""
 
 
-class Images:
+class Images(ABC):
     """The images that nodes of a program have become."""
 
     dimensions: int
@@ -70,34 +71,34 @@ class Images:
         self._replace()
         module.recompile()
 
+    @abstractmethod
     def image_of(self, node: Node, tensor: Node) -> Node:
         """The image of a tensor, at the point of insertion in front of `node`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def tensor_of(self, node: Node, image: Node) -> Node:
         """What `node` computed, of its image, at the point of insertion."""
-        raise NotImplementedError
 
+    @abstractmethod
     def convolution(self, node: Node, arguments: Arguments) -> Node | None:
         """The image that a convolution computes; None if it has no form for images."""
-        raise NotImplementedError
 
+    @abstractmethod
     def reduced(self, node: Node, image: Node, arguments: Arguments) -> Node | None:
         """The image that a reduction computes; None if it has none, or what takes the place of `node` is none."""
-        raise NotImplementedError
 
     def form(self, node: Node, image: Node, arguments: Arguments) -> Node | None:
         """The image that another operator computes of one; None if it has no form for images."""
         form = self.forms[node.target](arguments) if node.target in self.forms else None
         return None if form is None else called(node, form[0], image, *form[1:])
 
+    @abstractmethod
     def dimension(self, dim: int) -> int | None:
         """The dimension of an image that holds dimension `dim`; None if none does."""
-        raise NotImplementedError
 
+    @abstractmethod
     def operand(self, node: Node, value: Node) -> Node:
         """What is broadcast to an image as `value`, of fewer dimensions, is to the tensor."""
-        raise NotImplementedError
 
     def image(self, node: Node, tensor: Node) -> Node:
         """The image that a tensor has become, or is made into in front of `node`."""

@@ -89,10 +89,7 @@ class _Sequences(Images):
     forms = {  # noqa: RUF012 - read only
         _aten.max_pool1d.default: _max_pool,
         _aten.avg_pool1d.default: _avg_pool,
-        _aten.adaptive_avg_pool1d.default: lambda given: (
-            _aten.adaptive_avg_pool2d.default,
-            [1, *given["output_size"]],
-        ),
+        _aten.adaptive_avg_pool1d.default: _adaptive_avg_pool,
         _aten.constant_pad_nd.default: _constant_pad,
         _aten.pad.default: _constant_pad,
         _aten.upsample_linear1d.vec: _upsample,

@@ -1,7 +1,7 @@
 """Layers over volumes [1 x c x d x h x w], such as videos, as layers over d images [d x c x h x w].
 
-ExecuTorch has no kernel for convolutions and poolings of volumes, nor have the backends. A convolution over d images is
-one over single images whose channels are those of all images that its kernel spans.
+ExecuTorch has no kernels for convolutions and poolings of volumes, and of the backends an Ethos-U85 alone convolutions.
+One over d images is one over single images whose channels are those of all images that its kernel spans.
 """
 
 from __future__ import annotations
