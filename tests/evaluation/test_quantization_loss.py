@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,11 @@ from torch.export import ExportedProgram
 
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.quantization_report import read_quantization_report, write_quantization_report
-from lowerdeck.contracts.quantization import ObservedRange, QuantizedTensor
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.quantization import ObservedRange, QuantizationScheme, QuantizedTensor
 from lowerdeck.evaluation import quantization_loss as module
 from lowerdeck.evaluation.quantization_loss import quantization_loss
+from lowerdeck.quantization.quantize_model import quantize_model
 from tests.evaluation.test_layerwise_sqnr_by_hand import EXAMPLE, quantized
 
 SAMPLES = [(torch.randn(1, 2, 4, 4, generator=torch.Generator().manual_seed(seed)),) for seed in range(3)]
@@ -110,3 +113,40 @@ def test_the_loss_is_in_the_report(exported: ExportedProgram, tmp_path: Path, mo
     assert lossy["loss"]["ways_out"] == ["quantization.keep_float: [second]"]
     assert other["loss"] is None
     assert read_quantization_report() == tensors
+
+
+@pytest.mark.parametrize("least", [15.0, None])
+def test_values_that_float16_loses_are_refused_with_their_layer(least: float | None) -> None:
+    """Embeddings of unit length: the bound of the divisor is 0 in float16. An infinity was a raw ValueError."""
+
+    class Embedding(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.normalize(torch.relu(self.layer(x) - 100))
+
+    class Sum(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (x * 300).square().sum(1).log()
+
+    scheme = QuantizationScheme(name="float16")
+    for model, layer in ((Embedding(), "div"), (Sum(), "square")):
+        samples = [(torch.full((1, 4), float(value)),) for value in (1, 2)]
+        program = torch.export.export(copy.deepcopy(model).eval(), samples[0])
+        lossy, _ = quantize_model(model, program, scheme)
+        with pytest.raises(LowerdeckError, match=rf"NaN or infinite.*2 calibration samples.*\nIt begins at ({layer}) "):
+            quantization_loss(program, lossy, samples, [], least)
+
+
+def test_infinities_that_stay_are_no_loss() -> None:
+    """Scores that a mask leaves out: the signal-to-noise ratio was not a number, and a warning."""
+
+    class Masked(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.masked_fill(torch.tensor([[False, True]]), float("-inf"))
+
+    samples = [(torch.tensor([[1.0, 2.0]]),), (torch.tensor([[3.0, 2.0]]),)]
+    program = torch.export.export(Masked(), samples[0])
+    assert quantization_loss(program, program, samples, [], 15.0) is None

@@ -52,7 +52,7 @@ def test_what_is_wrong_is_said_of_one_sample(target: Any) -> None:
 
 
 def test_f1_is_the_same_however_classes_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    records = {"label": LABELS, "predicted": SCORES.argmax(1)}
+    records = {"label": LABELS, "predicted": SCORES.argmax(1), "hit": SCORES.argmax(1) == LABELS}
     weights = GENERATOR.multinomial(300, np.full(300, 1 / 300), size=700).astype(np.float64)
     by_products = classification._f1(records, weights)
     monkeypatch.setattr(classification, "_MULTIPLIED_AT_ONCE", 0)
@@ -119,3 +119,14 @@ def test_an_unknown_output_is_refused() -> None:
 def test_options_are_checked(top_k: list[int]) -> None:
     with pytest.raises(ValueError, match="different numbers above 1"):
         classification.Options(top_k=top_k)
+
+
+@pytest.mark.parametrize("scores", ["logits", "probabilities"])
+def test_nan_is_never_right(scores: str) -> None:
+    """A program that returned nothing but NaN had an accuracy of 100 %."""
+    found = judged("classification", np.full((3, 4), np.nan), [0, 1, 2], scores=scores, top_k=[2]).metrics
+    assert {name: found[f"float_{name}"] for name in ("accuracy", "top2_accuracy", "f1")} == {
+        "accuracy": 0.0, "top2_accuracy": 0.0, "f1": 0.0,
+    }  # fmt: skip
+    one = np.array([[np.nan, 1.0, 2.0], [0.0, 1.0, 2.0]])
+    assert judged("classification", one, [2, 2]).metrics["float_accuracy"] == 0.5

@@ -138,3 +138,13 @@ def test_tasks_are_found_by_place() -> None:
     assert "ranking" not in tasks.available()
     with pytest.raises(ConfigurationError, match=r"there are: anomaly, .*Did you mean segmentation"):
         tasks.source("segmentaton")
+
+
+def test_what_is_lost_has_no_cosine() -> None:
+    """The cosine of outputs that are all NaN was 1."""
+    values = np.array([[np.nan, np.nan], [1.0, np.nan], [np.inf, 0.0], [1.0, 2.0]])
+    found = fidelity.records(values, np.array([[1.0, 2.0]] * 4), None)
+    assert found["cosine"].tolist() == pytest.approx([0.0, 0.0, 0.0, 1.0])
+    assert found["error_max"].tolist() == [np.inf, np.inf, np.inf, 0.0]
+    same = fidelity.records(np.array([[-np.inf, 2.0]]), np.array([[-np.inf, 2.0]]), None)
+    assert same["cosine"].tolist() == [1.0]

@@ -46,3 +46,13 @@ def test_without_both_kinds_nothing_is_defined() -> None:
     ones = np.ones(3, dtype=bool)
     assert np.isnan(ranking.roc_auc(ones, np.arange(3.0), np.ones((1, 3))))
     assert np.isnan(ranking.average_precision(~ones, np.arange(3.0), np.ones((1, 3))))
+
+
+def test_nan_is_the_worst_score_in_any_order() -> None:
+    """It was the best or the worst one by the order of the samples."""
+    positive, nan = np.array([True, False, True, False]), np.full(4, np.nan)
+    for order in ([0, 1, 2, 3], [1, 3, 0, 2], [2, 0, 3, 1]):
+        assert ranking.roc_auc(positive[order], nan, np.ones((1, 4))) == [0.0]
+        assert ranking.recall_at(positive[order], nan, np.ones((1, 4)), 0.4) == [0.0]
+        scores = np.array([2.0, 1.0, np.nan, 0.0])[order]
+        assert ranking.roc_auc(positive[order], scores, np.ones((1, 4))) == [0.5]

@@ -35,8 +35,8 @@ def records(values: npt.NDArray[Any], reference: npt.NDArray[Any], lsb: float | 
         lsb: One step of the output's quantization; None to leave errors in units of the output.
 
     Returns:
-        float64 [b]: `signal` and `noise` as powers, `cosine` (1 where both are zero), `error_sum`, `error_max`,
-        and `exact` among `count` elements.
+        float64 [b]: `signal` and `noise` as powers, `cosine` (1 where both are zero, 0 where an error is infinite),
+        `error_sum`, `error_max`, and `exact` among `count` elements.
     """
     given, expected = (np.array(each, dtype=np.float64).reshape(len(each), -1) for each in (values, reference))
     finite = np.isfinite(given) & np.isfinite(expected)
@@ -52,10 +52,11 @@ def records(values: npt.NDArray[Any], reference: npt.NDArray[Any], lsb: float | 
     length = np.sqrt(np.square(one).sum(axis=1) * signal)
     products = np.matmul(one[:, np.newaxis, :], other[:, :, np.newaxis])[:, 0, 0]  # sums as in `one @ other` of a row
     both_zero = ~one.any(axis=1) & ~other.any(axis=1)
+    cosine = np.divide(products, length, out=both_zero.astype(np.float64), where=length != 0)
     sums = {
         "signal": signal,
         "noise": np.square(difference).sum(axis=1),
-        "cosine": np.divide(products, length, out=both_zero.astype(np.float64), where=length != 0),
+        "cosine": np.where(np.isinf(error).any(axis=1), 0.0, cosine),
         "error_sum": error.sum(axis=1),
         "error_max": error.max(axis=1, initial=0.0),
         "exact": (error == 0).sum(axis=1),

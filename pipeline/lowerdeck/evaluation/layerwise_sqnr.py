@@ -83,8 +83,8 @@ def compare_layers(
             wanted, got = expected[pair.folded].double(), found[pair.dequantize].double()
             if pair.folded in masked:
                 wanted, got = wanted[wanted > IS_MASKED], got[wanted > IS_MASKED]
-            signal[index] += float(wanted.square().sum())
-            noise[index] += float((wanted - got).square().sum())
+            signal[index] += float(wanted[wanted.isfinite()].square().sum())
+            noise[index] += float(difference(wanted, got).square().sum())
     layers = [
         LayerMetrics(
             node=pair.source.name,
@@ -97,6 +97,12 @@ def compare_layers(
         for index, pair in enumerate(pairs)
     ]
     return sorted(layers, key=lambda layer: layer.sqnr_db)
+
+
+def difference(expected: torch.Tensor, actual: torch.Tensor) -> torch.Tensor:
+    """`expected - actual`, 0 where both are NaN or the same infinity."""
+    same = (expected == actual) | (expected.isnan() & actual.isnan())
+    return torch.where(same, 0.0, expected - actual)
 
 
 def output_specs(exported: ExportedProgram, quantized: ExportedProgram) -> tuple[OutputSpec, ...]:

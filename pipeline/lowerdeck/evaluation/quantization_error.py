@@ -16,9 +16,14 @@ _GRID_TOLERANCE_LSB = 0.01
 
 
 def sqnr_db(signal_power: float, noise_power: float) -> float:
-    """10 log10(signal / noise), at most IDENTICAL_DB, as without noise; 0 for noise without a signal."""
+    """10 log10(signal / noise), at most IDENTICAL_DB, as without noise; 0 for noise without a signal.
+
+    -IDENTICAL_DB for noise that is not finite, as of values that overflow.
+    """
     if not noise_power:
         return IDENTICAL_DB  # also of zeros, e.g. around an image
+    if not math.isfinite(noise_power):
+        return -IDENTICAL_DB
     return min(10 * math.log10(signal_power / noise_power), IDENTICAL_DB) if signal_power else 0.0
 
 

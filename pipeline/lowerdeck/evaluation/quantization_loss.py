@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 
+from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.evaluation import LayerMetrics, LossyLayer, QuantizationLoss
 from lowerdeck.contracts.samples import Sample
-from lowerdeck.evaluation.layerwise_sqnr import compare_layers
+from lowerdeck.evaluation.layerwise_sqnr import compare_layers, difference
 from lowerdeck.evaluation.quantization_error import IDENTICAL_DB, sqnr_db
 from lowerdeck.graph.node_values import NodeValues
 
@@ -33,7 +34,7 @@ def quantization_loss(
     quantized: ExportedProgram,
     samples: Sequence[tuple[torch.Tensor, ...]],
     tensors: Sequence[QuantizedTensor],
-    least_sqnr_db: float,
+    least_sqnr_db: float | None,
 ) -> QuantizationLoss | None:
     """Compare the outputs of two programs, and their layers only if the outputs are far apart.
 
@@ -42,27 +43,46 @@ def quantization_loss(
         quantized: The quantized ATen program.
         samples: Inputs of the model; calibration samples.
         tensors: The quantization report, for what may help.
-        least_sqnr_db: Outputs with less signal-to-quantization-noise ratio are far off.
+        least_sqnr_db: Outputs with less signal-to-quantization-noise ratio are far off; None if none are.
 
     Returns:
         None where the outputs are near enough, or nothing can be said of them: no samples, or no float outputs.
+
+    Raises:
+        LowerdeckError: an output is NaN or infinite where that of the float program is not; the message has the layer.
     """
-    found = _outputs_sqnr_db(exported, quantized, samples)
-    if found is None or found >= least_sqnr_db:
+    outputs = _outputs(exported, quantized, samples)
+    found = min((sqnr_db(*each) for each in map(_signal_and_noise, outputs) if each[0]), default=None)
+    lost = sum(int((expected.isfinite() & ~actual.isfinite()).sum()) for each in outputs for expected, actual in each)
+    if not lost and (found is None or least_sqnr_db is None or found >= least_sqnr_db):
         return None
     split = cast("Split", [Sample(inputs=inputs, label=None, digest="") for inputs in samples])
     layers = {layer.node: layer for layer in compare_layers(exported, quantized, split, range(len(samples)))}
     lossy = [_lossy(layer, _inputs_sqnr_db(exported, layers, layer.node), tensors) for layer in layers.values()]
+    if lost:
+        raise _not_finite(lost, len(samples), [layer for layer in lossy if layer.sqnr_db == -IDENTICAL_DB])
+    assert least_sqnr_db is not None, "else nothing is far off"
+    assert found is not None, "else nothing is far off"
     below = [layer for layer in lossy if layer.sqnr_db < least_sqnr_db]
     departing = [layer for layer in below if layer.inputs_sqnr_db - layer.sqnr_db >= _LEAST_DROP_DB]
     worst = sorted(departing or below, key=lambda layer: layer.sqnr_db - layer.inputs_sqnr_db)
     return QuantizationLoss(sqnr_db=found, num_samples=len(samples), layers=tuple(worst[:_MAX_LAYERS]))
 
 
-def _outputs_sqnr_db(
+def _not_finite(count: int, num_samples: int, layers: Sequence[LossyLayer]) -> LowerdeckError:
+    first = next((layer for layer in layers if layer.inputs_sqnr_db > -IDENTICAL_DB), None)
+    place = f"\nIt begins at {first}" if first else ", or choose another quantization"
+    return LowerdeckError(
+        f"quantization makes {count} values of the outputs NaN or infinite that the float program has as numbers "
+        f"({num_samples} calibration samples), as where a sum leaves the range of float16, or a divisor becomes 0: "
+        f"keep the layer in float, or bound its values{place}"
+    )
+
+
+def _outputs(
     exported: ExportedProgram, quantized: ExportedProgram, samples: Sequence[tuple[torch.Tensor, ...]]
-) -> float | None:
-    """That of the worst output; None where no output has a signal in floats."""
+) -> list[list[tuple[torch.Tensor, torch.Tensor]]]:
+    """Those in floats: for each, the expected and the actual one of every sample."""
     names = [tuple(map(str, program.graph_signature.user_outputs)) for program in (exported, quantized)]
     execute = [NodeValues(program, set(outputs)) for program, outputs in zip((exported, quantized), names, strict=True)]
     pairs = list(zip(*names, strict=True))
@@ -72,8 +92,7 @@ def _outputs_sqnr_db(
         for found, (name, other) in zip(outputs, pairs, strict=True):
             if name in expected and expected[name].is_floating_point():
                 found.append((expected[name].double(), actual[other].double()))
-    powers = [_signal_and_noise(found) for found in outputs if found]
-    return min((sqnr_db(*each) for each in powers if each[0]), default=None)
+    return [found for found in outputs if found]
 
 
 def _signal_and_noise(outputs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> tuple[float, float]:
@@ -83,7 +102,10 @@ def _signal_and_noise(outputs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> t
     input is left.
     """
     expected, actual = (torch.stack(each) for each in zip(*outputs, strict=True))
-    noise = float((actual - expected).square().sum())
+    noise = float(difference(expected, actual).square().sum())
+    expected = expected[:, expected.isfinite().all(0)]
+    if not expected.numel():
+        return 0.0, noise
     largest, range_of_samples = expected.abs().max(), (expected.amax(0) - expected.amin(0)).max()
     if bool((actual == actual[0]).all()) and range_of_samples > _LEAST_VARIATION * largest:
         expected = expected - expected.mean(0)

@@ -18,7 +18,7 @@ def compare_with_float(quantized: ExportedProgram, tensors: Sequence[QuantizedTe
     """Print where the quantized program loses precision, if it is far from the float one, and return it.
 
     Raises:
-        LowerdeckError: it computes other integers of integers.
+        LowerdeckError: it computes other integers of integers, or no numbers where the float program computes some.
     """
     from lowerdeck.artifacts import check_inputs, paths, programs
     from lowerdeck.config.schema import QuantizationConfig
@@ -29,10 +29,8 @@ def compare_with_float(quantized: ExportedProgram, tensors: Sequence[QuantizedTe
     # Preparing a program for quantization modifies it, so it is read again.
     exported, samples = programs.read_program(paths.EXPORTED), check_inputs.read_check_inputs()
     check_integers(exported, quantized, samples)
-    if least_sqnr_db is None:
-        return None
     loss = quantization_loss(exported, quantized, samples, tensors, least_sqnr_db)
-    if loss is None:
+    if loss is None or least_sqnr_db is None:
         return None
     print(
         f"quantize: warning: the quantized program is far from the float one: {loss.sqnr_db:.1f} dB on "

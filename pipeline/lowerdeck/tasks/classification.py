@@ -53,7 +53,8 @@ def metrics(options: Options) -> Sequence[TaskMetric]:
 def record(options: Options, outputs: Mapping[str, Any], target: Any, inputs: Sequence[Any] = ()) -> Mapping[str, Any]:
     """Whether the sample is recognized, its class, the predicted one, and the confidence.
 
-    A class as good as the target's counts before it where its index is lower, as in `argmax`.
+    A class as good as the target's counts before it where its index is lower, as in `argmax`. Where a score is NaN, no
+    class is recognized.
     """
     scores = output_choice.scores(outputs, options.output, "classification")
     found: dict[str, Any] = {"predicted": np.int64(scores.argmax()), "num_scores": np.int64(len(scores))}
@@ -62,6 +63,8 @@ def record(options: Options, outputs: Mapping[str, Any], target: Any, inputs: Se
         return {name: np.asarray(value) for name, value in found.items()}
     label = output_choice.class_index(target, len(scores), "classification")
     rank = int((scores > scores[label]).sum() + (scores[:label] == scores[label]).sum())
+    if np.isnan(scores).any():
+        rank = len(scores)
     found |= {"label": np.int64(label), "hit": np.bool_(rank == 0)}
     found |= {f"hit_{k}": np.bool_(rank < k) for k in options.top_k}
     return {name: np.asarray(value) for name, value in found.items()}
@@ -129,10 +132,10 @@ def overlay(
 
 def _probabilities(options: Options, scores: Floats) -> Floats:
     """Those of one sample [c] or of several [b x c]."""
-    if options.scores == "probabilities":
-        return scores
     if not np.isfinite(scores).all():  # its prediction counts, and has no confidence
         return np.zeros_like(scores)
+    if options.scores == "probabilities":
+        return scores
     exponents = np.exp(scores - scores.max(axis=-1, keepdims=True))
     probabilities: Floats = exponents / exponents.sum(axis=-1, keepdims=True)
     return probabilities
@@ -142,7 +145,7 @@ def _f1(records: Mapping[str, Any], weights: Floats) -> Floats:
     """The unweighted mean over the classes that occur, as sklearn.metrics.f1_score(average="macro")."""
     classes, codes = np.unique(np.stack([records["label"], records["predicted"]]), return_inverse=True)
     actual, predicted = codes.reshape(2, -1)
-    hits = actual == predicted
+    hits = records["hit"]
 
     def counts(members: npt.NDArray[np.int64], chosen: Any = 1.0) -> Floats:
         """How often samples of each class were drawn [b x classes]: whole numbers, exact in any order of sums."""

@@ -1,6 +1,7 @@
 """Metrics of scores that rank samples, for many weightings of the samples at once.
 
-They equal scikit-learn's with `sample_weight`, which would be called a thousand times for an interval.
+They equal scikit-learn's with `sample_weight`, which would be called a thousand times for an interval. Scores that are
+NaN, which scikit-learn refuses, count as the worst: the highest of negative samples, and the lowest of positive ones.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def true_rates_at(positive: npt.NDArray[np.bool_], scores: Floats, false_rates: 
 
 def threshold_at(positive: npt.NDArray[np.bool_], scores: Floats, max_fpr: float) -> float:
     """The lowest score from which on at most `max_fpr` of the negative samples are taken for positive."""
-    negative = np.sort(scores[~positive])[::-1]
+    negative = np.sort(_worst_for_nan(positive, scores)[~positive])[::-1]
     allowed = int(np.floor(max_fpr * len(negative)))
     return float(np.nextafter(negative[allowed], np.inf)) if allowed < len(negative) else float(scores.min())
 
@@ -111,9 +112,14 @@ def _rates(positive: Any, scores: Floats, weights: Floats) -> tuple[Floats, Floa
 
 def _cumulated(positive: Any, scores: Floats, weights: Floats) -> tuple[Floats, Floats]:
     """Weights of true and of false positives at every distinct score, highest first, [b x distinct]."""
+    scores = _worst_for_nan(positive, scores)
     order = np.argsort(-scores, kind="stable")
-    ends = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)
+    ends = np.append(np.flatnonzero(scores[order[1:]] != scores[order[:-1]]), len(scores) - 1)
     ordered = weights[:, order]
     true = np.cumsum(ordered * positive[order], axis=1)[:, ends]
     false = np.cumsum(ordered * ~positive[order], axis=1)[:, ends]
     return true, false
+
+
+def _worst_for_nan(positive: npt.NDArray[np.bool_], scores: Floats) -> Floats:
+    return np.where(np.isnan(scores), np.where(positive, -np.inf, np.inf), scores)
