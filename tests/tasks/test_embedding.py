@@ -46,3 +46,11 @@ def test_pairs_are_bounded_and_the_same_each_time() -> None:
 def test_options_are_checked(options: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="must be"):
         embedding.Options(**options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, np.nan])
+def test_embeddings_that_are_all_the_same_recall_nothing(value: float) -> None:
+    """They recalled everything, as no other was more similar."""
+    found = judged("embedding", np.full((60, 6), value), IDENTITY.tolist(), recall_at=[1, 4]).metrics
+    assert (found["float_recall_at_1"], found["float_recall_at_4"]) == (0.0, 0.0)
+    assert found["float_equal_error_rate"] >= 0.5

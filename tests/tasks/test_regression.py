@@ -50,3 +50,17 @@ def test_other_shapes_are_refused() -> None:
         judged("regression", np.zeros((1, 5000)), [np.zeros(5000)])
     with pytest.raises(LowerdeckError, match="needs an array as target, and the dataset has int"):
         judged("regression", VALUES, [1] * 50)
+
+
+@pytest.mark.parametrize(("mean", "deviation"), [(0.0, 1e-6), (2.4e9, 1000.0), (101_325.0, 0.05), (-5e-9, 1e-9)])
+@pytest.mark.parametrize("flatten", [False, True])
+def test_r2_does_not_depend_on_the_unit(mean: float, deviation: float, flatten: bool) -> None:
+    """It was 0 for targets in amperes, and for frequencies in hertz."""
+    generator = np.random.default_rng(1)
+    targets = mean + deviation * generator.normal(size=(40, 3))
+    values = targets + 0.1 * deviation * generator.normal(size=targets.shape)
+    shape = (-1,) if flatten else (40, 3)
+    expected = library.r2_score(targets.reshape(shape), values.reshape(shape))
+    found = judged("regression", values, list(targets), flatten=flatten).metrics
+    assert found["float_r2"] == pytest.approx(expected, abs=1e-6)
+    assert expected > 0.9

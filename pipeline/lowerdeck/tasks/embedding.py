@@ -97,16 +97,20 @@ def _similarities(options: Options, records: Mapping[str, Any]) -> tuple[Any, An
 
 
 def _rank_of_first_match(vectors: Floats, identity: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """How many others are more similar to each sample than the most similar of its identity; -1 without one."""
+    """How many others are at least as similar to each sample as the most similar of its identity; -1 without one.
+
+    Others that are as similar come first, or vectors that are all the same would recall everything.
+    """
     ranks = np.full(len(identity), -1, dtype=np.int64)
     for start in range(0, len(identity), _ROWS):
         rows = np.arange(start, min(start + _ROWS, len(identity)))
         similarity = vectors[rows] @ vectors.T
-        similarity[np.arange(len(rows)), rows] = -np.inf
-        match = (identity[rows, None] == identity[None]) & np.isfinite(similarity)
+        similarity[np.isnan(similarity)] = -np.inf
+        is_same = identity[rows, None] == identity[None]
+        match = is_same & (np.arange(len(identity)) != rows[:, None])
         best = np.where(match, similarity, -np.inf).max(axis=1)
-        known = np.isfinite(best)
-        ranks[rows[known]] = ((similarity > best[:, None]) & ~match).sum(axis=1)[known]
+        known = match.any(axis=1)
+        ranks[rows[known]] = ((similarity >= best[:, None]) & ~is_same).sum(axis=1)[known]
     return ranks
 
 

@@ -19,6 +19,8 @@ MAX_VALUES = 4096
 """Most values of a sample that are kept one by one."""
 _COLUMNS = 64
 """Columns that are measured at a time."""
+_CONSTANT = 1e-12
+"""A column whose standard deviation is less, relative to its mean, is constant: float64 rounds at 1e-16."""
 _SHOWN = 200_000
 """About as many errors are in the histogram; of more, those of samples at even distances."""
 
@@ -65,7 +67,7 @@ def record(options: Options, outputs: Mapping[str, Any], target: Any, inputs: Se
             "absolute": np.abs(error).sum(),
             "square": np.square(error).sum(),
             "sum": wanted.sum(),
-            "sum_square": np.square(wanted).sum(),
+            "deviation": np.square(wanted - wanted.mean()).sum() if wanted.size else 0.0,
         }
         return {name: np.array([value]) for name, value in sums.items()} | {"count": np.array([len(error)])}
     return {"error": error, "target": wanted}
@@ -95,7 +97,7 @@ def pictures(options: Options, records: Mapping[str, Any]) -> Sequence[Histogram
 
 def _sums(records: Mapping[str, Any], columns: slice) -> dict[str, Floats]:
     error, wanted = np.asarray(records["error"][:, columns]), np.asarray(records["target"][:, columns])
-    sums = {"absolute": np.abs(error), "square": np.square(error), "sum": wanted, "sum_square": np.square(wanted)}
+    sums = {"absolute": np.abs(error), "square": np.square(error), "sum": wanted, "deviation": np.zeros_like(wanted)}
     return {**sums, "count": np.ones((len(error), 1))}
 
 
@@ -103,11 +105,11 @@ def _measured(records: Mapping[str, Any], weights: Floats) -> dict[str, Floats]:
     """Metrics of every column, float64 [b x columns] each."""
     count = weights @ records["count"]
     mse = (weights @ records["square"]) / count
-    # Deviations are taken from the mean of all samples, where sums of squares cancel least.
+    # From the mean of all samples, so that nothing cancels where the targets are large and vary little.
     mean = records["sum"].sum(axis=0) / records["count"].sum(axis=0)
     shifted = records["sum"] - mean * records["count"]
-    shifted_square = records["sum_square"] - 2 * mean * records["sum"] + mean**2 * records["count"]
-    spread = (weights @ shifted_square) / count - np.square((weights @ shifted) / count)
-    constant = spread <= 1e-12 * np.maximum(1.0, mean**2)
+    deviation = records["deviation"] + np.square(shifted) / records["count"]
+    spread = (weights @ deviation) / count - np.square((weights @ shifted) / count)
+    constant = spread <= (_CONSTANT * mean) ** 2
     r2 = np.where(constant, (mse == 0).astype(np.float64), 1 - mse / np.where(constant, 1.0, spread))
     return {"r2": r2, "mae": (weights @ records["absolute"]) / count, "rmse": np.sqrt(mse)}
