@@ -88,3 +88,19 @@ def test_calibration_says_when_it_uses_fewer_samples_than_asked_for(
     assert chosen_samples(Sorted(), 0) == list(range(60))
     line = "calibrate: uses the 60 calibration samples of the data set, which has no more"
     assert (line in capsys.readouterr().out) is said
+
+
+def test_labels_are_read_without_decoding() -> None:
+    """To choose 8 of 50,000 pictures, all of them were decoded."""
+
+    class Undecoded(Sorted):
+        def __getitem__(self, index: int) -> Sample:
+            assert index == 0, "decoded"
+            return super().__getitem__(index)
+
+        def target(self, index: int) -> int:
+            label = Sorted()[index].label
+            assert label is not None
+            return label
+
+    assert choose(Undecoded(), 12, "stratified", seed=3) == choose(Sorted(), 12, "stratified", seed=3)

@@ -93,7 +93,9 @@ def test_the_number_of_threads_does_not_change_features() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"hop_ms": 0.0}, "hop_ms is 0.0; it must be above 0"),
+        ({"hop_ms": 0.0}, "hop_ms is 0.0, less than one sample; it is in milliseconds"),
+        ({"hop_ms": 0.02}, "hop_ms is 0.02, less than one sample"),
+        ({"window_ms": 0.03}, "window_ms is 0.03, less than two samples"),
         ({"low_hz": 5000.0}, r"low_hz is 5000.0 and high_hz 4000.0; they must rise, from 0 to half of"),
         ({"high_hz": 9000.0}, r"half of sample_rate_hz \(8000\)"),
         ({"features": "mfcc", "num_coefficients": 41}, r"num_coefficients is 41; it must be from 1 to num_mels \(40\)"),

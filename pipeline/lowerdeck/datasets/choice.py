@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice, zip_longest
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -59,15 +60,22 @@ def choose(split: Split, count: int | None, choice: Choice, seed: int) -> list[i
 def stratified(split: Split, count: int, seed: int) -> list[int]:
     """Indices of `count` random samples, ascending, with shares of classes that differ by at most one sample.
 
-    Samples without a label form one class. Classes that are too small contribute all of their samples.
+    Samples without labels are one class. Classes that are too small contribute all of their samples.
     """
+    drawn = np.random.default_rng(seed).permutation(len(split)).tolist()
+    if drawn and split[0].label is None:
+        return sorted(drawn[:count])
     classes: dict[int | None, list[int]] = {}
-    for index in np.random.default_rng(seed).permutation(len(split)):
-        classes.setdefault(split[int(index)].label, []).append(int(index))
-    interleaved = [
-        index for rank in range(len(split)) for members in classes.values() for index in members[rank : rank + 1]
-    ]
-    return sorted(interleaved[:count])
+    for index in drawn:
+        classes.setdefault(_label(split, index), []).append(index)
+    ranked = chain.from_iterable(zip_longest(*classes.values()))
+    return sorted(islice((index for index in ranked if index is not None), count))
+
+
+def _label(split: Split, index: int) -> int | None:
+    """`split[index].label`, without decoding the sample where the split can."""
+    target = split.target(index) if hasattr(split, "target") else None
+    return target if isinstance(target, int) else split[index].label
 
 
 def training_split(dataset: Dataset) -> Split:

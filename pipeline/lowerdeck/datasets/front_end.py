@@ -64,8 +64,8 @@ class FrontEnd:
     def __post_init__(self) -> None:
         problems = [
             (self.sample_rate_hz < 1, f"sample_rate_hz is {self.sample_rate_hz}; it must be above 0"),
-            (self.hop_ms <= 0, f"hop_ms is {self.hop_ms}; it must be above 0"),
-            (self.window_ms <= 0, f"window_ms is {self.window_ms}; it must be above 0"),
+            (self.hop_samples < 1, f"hop_ms is {self.hop_ms}, less than one sample; it is in milliseconds"),
+            (self.window_samples < 2, f"window_ms is {self.window_ms}, less than two samples; it is in milliseconds"),
             (self.power not in (1.0, 2.0), f"power is {self.power}; it must be 1 or 2"),
             (
                 not 0 <= self.low_hz < self.high_hz <= self.sample_rate_hz / 2,
