@@ -132,7 +132,8 @@ def _inside(corners: npt.NDArray[np.float64], width: int, height: int) -> npt.ND
         if len(rows):  # then the edge is not level
             crossed = x + (centres[rows] - y) * (next_x - x) / (next_y - y)
             np.add.at(crossings, (rows, np.clip(np.ceil(crossed - 0.5), 0, width).astype(int)), 1)
-    return np.cumsum(crossings, axis=1)[:, :width] % 2 == 1
+    inside: npt.NDArray[np.bool_] = np.cumsum(crossings, axis=1)[:, :width] % 2 == 1
+    return inside
 
 
 def _content(path: Path) -> Mapping[str, Any]:

@@ -25,7 +25,8 @@ class CoordinateAttention(nn.Module):
         columns = nn.functional.adaptive_avg_pool2d(x, (1, None)).permute(0, 1, 3, 2)
         y = nn.functional.hardswish(self.squeeze(torch.cat([rows, columns], 2)))
         rows, columns = torch.split(y, [height, width], 2)
-        return x * self.rows(rows).sigmoid() * self.columns(columns.permute(0, 1, 3, 2)).sigmoid()
+        scaled: Tensor = x * self.rows(rows).sigmoid() * self.columns(columns.permute(0, 1, 3, 2)).sigmoid()
+        return scaled
 
 
 def test_whole_rows_are_averaged_at_once() -> None:
