@@ -72,7 +72,10 @@ def with_buffers(module: torch.fx.GraphModule, program: ExportedProgram) -> torc
         node.replace_all_uses_with(buffer)
         graph.erase_node(node)
         with graph.inserting_before(output):
-            graph.call_function(_COPY, (buffer, _of_its_own(result)))
+            value, shape = _of_its_own(result), list(module.get_buffer(name).shape)
+            if not shape and _rank(result):  # Arm's passes give scalars a dimension
+                value = graph.call_function(torch.ops.aten.reshape.default, (value, shape))
+            graph.call_function(_COPY, (buffer, value))
     module.recompile()
     return module
 
@@ -106,6 +109,13 @@ def _of_its_own(result: torch.fx.Node) -> torch.fx.Node:
         return result
     with result.graph.inserting_after(result):
         return result.graph.node_copy(result)
+
+
+def _rank(node: torch.fx.Node) -> int:
+    """The number of dimensions, which nodes that quantizers inserted have from what they quantize."""
+    while "val" not in node.meta:
+        node = node.all_input_nodes[0]
+    return int(node.meta["val"].ndim)
 
 
 def _placeholder_value(program: ExportedProgram, buffer: str) -> Any:

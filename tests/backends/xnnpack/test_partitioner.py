@@ -91,3 +91,23 @@ def test_products_with_state_stay_on_the_cpu(
     network = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), Stateful(function)).eval()
     verdict, detail = lowered(network, drawn, create("xnnpack_cpu"), QuantizationScheme(name=scheme))
     assert verdict == "right", detail
+
+
+@pytest.mark.parametrize("scheme", ["int8", "float32"])
+def test_slopes_that_are_state_are_decomposed(scheme: str) -> None:
+    """XNNPACK took the first ones for constants, and the process ended by SIGSEGV."""
+
+    class Slopes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.slopes = nn.Conv2d(3, 8, 3, padding=1), nn.Buffer(torch.rand(8))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            result = F.prelu(self.layer(x), self.slopes)
+            self.slopes.copy_(self.slopes * 0.9)
+            return result
+
+    torch.manual_seed(0)
+    drawn = [(torch.randn(1, 3, 8, 8),) for _ in range(6)]
+    verdict, detail = lowered(Slopes().eval(), drawn, create("xnnpack_cpu"), QuantizationScheme(name=scheme))
+    assert verdict == "right", detail

@@ -14,6 +14,7 @@ from torch.fx.passes.infra.pass_base import PassResult
 from torch.utils._pytree import tree_map_only
 
 from lowerdeck.graph.nodes import DEQUANTIZE, operator_name
+from lowerdeck.graph.state import state_nodes
 from lowerdeck.runtime import cmsis_nn
 from lowerdeck.runtime.tensors import strides_of
 
@@ -107,7 +108,9 @@ def settle_kernels(program: ExportedProgram) -> Callable[[torch.fx.GraphModule],
     that are not known to take it get contiguous copies, and what reads their results finds these in the layout that it
     knows. A constant of one element becomes a number, which has no layout.
     """
-    nodes = [node for node in program.graph.nodes if node.meta.get("val") is not None and is_param_node(program, node)]
+    state = set(state_nodes(program))
+    stored = [node for node in program.graph.nodes if is_param_node(program, node) and node not in state]
+    nodes = [node for node in stored if node.meta.get("val") is not None]
     numbers = {node.name: get_param_tensor(program, node).item() for node in nodes if node.meta["val"].numel() == 1}
     filled = [node for node in program.graph.nodes if node.target == _edge.full.default]
     numbers |= {node.name: node.args[1] for node in filled if node.meta["val"].numel() == 1}

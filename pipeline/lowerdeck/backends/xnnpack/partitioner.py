@@ -35,7 +35,7 @@ _WEIGHTS = {
     **dict.fromkeys(("linear.default", "convolution.default"), (1, 2)),
     "addmm.default": (0, 2),
     "mm.default": (1,),
-    "bmm.default": (1,),
+    **dict.fromkeys(("bmm.default", "prelu.default"), (1,)),
 }
 """Positions of weights and bias, which the partitioner takes for constants where they are buffers."""
 _READS_STATE = Reason(
@@ -85,9 +85,12 @@ class ConfiguredPartitioner(XnnpackPartitioner):  # type: ignore[misc]  # ExecuT
     def ops_to_not_decompose(self, ep: ExportedProgram) -> tuple[list[Any], Callable[[torch.fx.Node], bool]]:
         """Preserve operators for the delegate, except where they stay on the CPU, which lacks some of them."""
         operators, preserves = super().ops_to_not_decompose(ep)
+        state = set(state_nodes(ep))
 
         def preserves_here(node: torch.fx.Node) -> bool:
-            return preserves(node) and not matches_aten_node(node, self._options) and not _is_flat_prelu(node)
+            if node.target == torch.ops.aten.prelu.default and (_origin(node.args[1]) in state or _is_flat(node)):
+                return False
+            return preserves(node) and not matches_aten_node(node, self._options)
 
         return operators, preserves_here
 
@@ -169,9 +172,9 @@ def _origin(value: Any) -> Any:
     return value
 
 
-def _is_flat_prelu(node: torch.fx.Node) -> bool:
-    """Whether a node is a PReLU of other than images, which XNNPACK's compiler refuses to make channels-last."""
-    return node.target == torch.ops.aten.prelu.default and node.meta["val"].ndim != 4
+def _is_flat(prelu: torch.fx.Node) -> bool:
+    """Whether it is one of other than images, which XNNPACK's compiler refuses to make channels-last."""
+    return bool(prelu.meta["val"].ndim != 4)
 
 
 def _quantizes_scalar(node: torch.fx.Node) -> bool:
