@@ -31,11 +31,14 @@ CASES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "a negated sigmoid": lambda a, b: -torch.sigmoid(a),
     "a sum of sigmoids": lambda a, b: torch.sigmoid(a).sum(1, keepdim=True),
     "a sigmoid padded with another number": lambda a, b: nn.functional.pad(torch.sigmoid(a), (1, 1, 1, 1), value=-3.0),
+    "sums by a pooling of a sigmoid": lambda a, b: nn.functional.avg_pool2d(torch.sigmoid(a), 2, divisor_override=1),
     "an exponential function": lambda a, b: torch.exp(0.7 * a),
 }
 
 
-QUICK = ("a product", "a sigmoid in a concatenation", "an exponential function")
+QUICK = (
+    "a product", "a sigmoid in a concatenation", "sums by a pooling of a sigmoid", "an exponential function",
+)  # fmt: skip
 """One case of each correction; the others are the same in other contexts."""
 
 

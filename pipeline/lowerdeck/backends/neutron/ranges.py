@@ -75,7 +75,8 @@ def _share_what_holds(node: Node, annotation: QuantizationAnnotation, observed: 
     """Make `node`, whose result shares a fixed range, share it with all of its inputs, or an observed one."""
     sources: Sequence[Node] = list(annotation.input_qspec_map)
     fixed = _root(annotation.output_qspec)
-    if node.target in _WITHIN and all(_root_of_result(source) is fixed for source in sources):
+    has_divisor = node.target is _aten.avg_pool2d.default and any(node.args[6:])
+    if node.target in _WITHIN and not has_divisor and all(_root_of_result(source) is fixed for source in sources):
         # NXP's quantizer observes the input on its way here, and so quantizes it again.
         annotation.input_qspec_map.update(dict.fromkeys(sources, annotation.output_qspec))
         return
