@@ -511,3 +511,21 @@ def test_a_copy_in_front_of_a_convolution_is_explained() -> None:
     backend = backend_for()
     plan = partition(quantized(Ghost, backend), backend).plan
     assert all(node.reason for node in plan.nodes if node.compute and node.processor == "portable")
+
+
+def test_a_layer_with_a_computed_bias_is_left_to_portable_kernels() -> None:
+    """ExecuTorch's pass failed on it, and with it the whole program."""
+
+    class Computed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.weight = nn.Linear(16, 4), nn.Parameter(torch.randn(4, 16))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            rows = x.flatten(0, 2)
+            return nn.functional.linear(rows, self.weight, self.layer(rows).mean(0))
+
+    plan = partition(quantized(Computed, backend_for()), backend_for()).plan
+    reasons = [node.reason for node in plan.nodes if node.operator == "aten.linear.default"]
+    assert [reason.code for reason in reasons if reason] == ["not_constant"]
+    assert "its weight or bias " in str(reasons)

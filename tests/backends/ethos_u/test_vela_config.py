@@ -168,7 +168,7 @@ def test_a_damaged_file_is_refused(tmp_path: Path, name: str) -> None:
     assert expected in problem(read(tmp_path, BOARD.replace(old, new, 1) if old else BOARD), system, mode)
 
 
-@pytest.mark.parametrize("content", [b"[unclosed", b"\xff\xfe", b"value without a section"])
+@pytest.mark.parametrize("content", [b"[unclosed", b"\xff\xfe", b"value without a section", b"[a]\nclock=100%"])
 def test_what_is_no_ini_file(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "board.ini").write_bytes(content)
     with pytest.raises(ConfigurationError, match=r"target\.options\.vela_config: .*board\.ini is not an ini file"):

@@ -139,9 +139,8 @@ def _refusal(node: Node, constants: frozenset[str], reasons: Reasons) -> tuple[N
         leaves = [user for user in member.users if not _passes_floats(user)]
         if any(not operator_name(user).startswith(QUANTIZE) for user in leaves):
             return member, Reason(code=ReasonCode.NOT_QUANTIZED, message="its result is not quantized")
-        weight = member.args[1] if operator_name(member) in _WITH_WEIGHTS else None
-        if isinstance(weight, torch.fx.Node) and not _is_constant(weight, constants):
-            message = f"its weight {weight.name} is computed, and CMSIS-NN's operators need a constant"
+        if (computed := _computed_constant(member, constants)) is not None:
+            message = f"its weight or bias {computed.name} is computed, and CMSIS-NN's operators need a constant"
             return member, Reason(code=ReasonCode.NOT_CONSTANT, message=message)
         if is_compute(member) and (reason := reasons.of_others_quantization(member)):
             return member, reason
@@ -149,6 +148,12 @@ def _refusal(node: Node, constants: frozenset[str], reasons: Reasons) -> tuple[N
         message = f"CMSIS-NN has no such operator here, and it was decomposed into {len(computing)}"
         return computing[0], Reason(code=ReasonCode.NO_CONVERTER, message=message, check=_QUANTIZER)
     return None
+
+
+def _computed_constant(node: Node, constants: frozenset[str]) -> Node | None:
+    """The weight or bias of `node` that is none of `constants`."""
+    taken = node.args[1:3] if operator_name(node) in _WITH_WEIGHTS else ()
+    return next((each for each in taken if isinstance(each, torch.fx.Node) and not _is_constant(each, constants)), None)
 
 
 def _is_constant(node: Node, constants: frozenset[str]) -> bool:

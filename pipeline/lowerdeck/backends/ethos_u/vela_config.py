@@ -127,6 +127,8 @@ def read(path: str | None) -> VelaConfig:
     try:
         content = check_regular(where).read_bytes()
         sections.read_string(content.decode())
+        for section in sections.values():
+            dict(section)  # Vela, too, takes % for the start of another key's name
     except OSError as error:
         raise ConfigurationError(f"target.options.vela_config: {path} cannot be read: {error.strerror}") from None
     except (configparser.Error, UnicodeDecodeError) as error:
