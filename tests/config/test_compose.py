@@ -489,6 +489,10 @@ INVALID: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         override("evaluation.conformance.num_samples", 5),
         ("evaluation.conformance.num_samples: ", "less than or equal to 4"),
     ),
+    "nothing to compare on": (
+        override("evaluation.conformance.num_samples", 0),
+        ("evaluation.conformance.num_samples: ", "greater than or equal to 1"),
+    ),
     "random samples without bound": (
         {"dataset": "random"} | override("dataset.options.num_evaluation", 10**9),
         ("dataset.options: ", "num_evaluation is 1000000000", "from 1 to 1,000,000"),

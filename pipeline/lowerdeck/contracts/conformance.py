@@ -105,7 +105,7 @@ class ConformanceSettings:
     on_mismatch: Literal["exclude", "warn", "fail"] = "exclude"
     """What to do where a partition differs by more than rounding explains: keep the operator to blame on the CPU, only
     mark the build, or fail."""
-    num_samples: Annotated[int, Field(ge=0, le=NUM_CHECK_INPUTS)] = 2
+    num_samples: Annotated[int, Field(ge=1, le=NUM_CHECK_INPUTS)] = 2
     """Number of calibration samples to compare on, beside inputs that reach both ends of their ranges."""
     max_rounds: Annotated[int, Field(ge=0, le=1000)] = 8
     """Most times that operators are excluded and the program is lowered again."""
