@@ -1,7 +1,7 @@
 """Stage measure: the `.pte` on the configured device -> build/measure/, which stays empty without a device."""
 
 from lowerdeck.execution.arithmetic import fix_arithmetic
-from lowerdeck.execution.chosen import dataset, device, gates
+from lowerdeck.execution.chosen import dataset, device, gates, task
 from lowerdeck.execution.stage_entry import run_stage
 
 
@@ -21,7 +21,8 @@ def main() -> None:
     measured = measure.measure(files.require_file(paths.PROGRAM), samples, *place)
     host = device_metrics.host_outputs(lambda: host_programs.open_converted_program("reference"), samples)
     known = device_metrics.labels_of(data, indices), device_metrics.quantized_outputs(reference, evaluated, indices)
-    metrics = device_metrics.device_metrics(measured, host, *io[1:3], *known)
+    scores = device_metrics.class_scores(task.chosen_task(), reference.specs)
+    metrics = device_metrics.device_metrics(measured, host, *io[1:3], *known, scores)
     metrics |= device_difference.difference_metrics(paths.PROGRAM, samples, measured.outputs, host[0], *place, io[3])
     measurements.write_measurement(metrics, measured, [data.evaluation.digest(index) for index in indices])
     gates.check_device_gates(metrics)  # last, so that metrics that miss a gate are written too

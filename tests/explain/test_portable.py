@@ -6,6 +6,8 @@ import dataclasses
 from typing import Any
 
 from lowerdeck.explain.graph import PlanGraph
+from lowerdeck.explain.groups import as_json as groups_as_json
+from lowerdeck.explain.groups import groups
 from lowerdeck.explain.portable import as_json, remainders
 from tests.handmade_plan import make_reason, network, node, plan, tensor
 
@@ -39,3 +41,23 @@ def test_with_a_fallback_there_are_ways_to_both_processors_and_views_cost_nothin
 
 def test_nothing_is_listed_where_nothing_is_left() -> None:
     assert remainders(PlanGraph(plan())) == []
+
+
+def test_nodes_that_the_npu_refuses_for_other_reasons_have_rows_of_their_own() -> None:
+    """The first one's reason stood for all of them."""
+    value = tensor("x", 1, 8)
+    nodes = [
+        dataclasses.replace(
+            node(name, "aten.sin.default", [value], [tensor(name, 1, 8)]),
+            reason=make_reason("no_converter", "no kernel"),
+            delegate_reason=make_reason(*refused),
+        )
+        for name, refused in (
+            ("a", ("excluded", "by modules_not_to_delegate")), ("b", ("shape", "rank 7")), ("c", ("shape", "rank 7")),
+        )
+    ]  # fmt: skip
+    (group,) = groups(PlanGraph(dataclasses.replace(plan(*nodes), fallback="cortex_m")))
+    rows = groups_as_json([group], 0)[0]["rows"]
+    assert sorted((len(row["nodes"]), row["not_on_npu"]) for row in rows) == [
+        (1, "by modules_not_to_delegate"), (2, "rank 7"),
+    ]  # fmt: skip

@@ -12,13 +12,16 @@ import numpy as np
 import pytest
 import torch
 
+from lowerdeck import tasks
 from lowerdeck.contracts.devices import DeviceDescription, DeviceError, DeviceTensor, Execution, Job, Provenance
 from lowerdeck.contracts.errors import ProgramError
+from lowerdeck.contracts.evaluation import OutputSpec
 from lowerdeck.contracts.lowering import ProgramTensor
 from lowerdeck.contracts.runtime_images import RuntimeImage
 from lowerdeck.devices.self_test import expected
 from lowerdeck.evaluation import defects, gates
-from lowerdeck.steps.device_metrics import device_metrics, host_outputs, output_difference
+from lowerdeck.evaluation.records import ChosenTask
+from lowerdeck.steps.device_metrics import class_scores, device_metrics, host_outputs, output_difference
 from lowerdeck.steps.measure import measure
 from lowerdeck.steps.measurement import Measurement, Place, Settings
 
@@ -126,6 +129,8 @@ def test_metrics_of_a_measurement_that_is_off() -> None:
     assert not any(name.startswith("device_quantized") for name in metrics), "nothing to compare with"
     failed = gates.failed_gates({"max_device_error_lsb": 1.0, "max_measured_latency_ms": 5.0}, metrics)
     assert list(failed) == ["max_device_error_lsb"]
+    other_task = device_metrics(found, (host, "the host"), described, [0.25], labels, scores=None)
+    assert "device_accuracy" not in other_task, "an identity is no class"
     unknown = device_metrics(found, (None, "no kernel"), described, [None], [None] * 3)
     assert unknown["device_compared_with"] == "nothing: no kernel"
     assert not {"device_exact_share", "device_error_lsb", "device_accuracy"} & set(unknown)
@@ -165,3 +170,16 @@ def test_the_hosts_outputs_are_those_of_a_program_just_loaded() -> None:
         raise ProgramError("no kernel")
 
     assert host_outputs(refuse, SAMPLES) == (None, "no kernel")
+
+
+@pytest.mark.parametrize(
+    ("task", "options", "expected"),
+    [("classification", {}, 0), ("classification", {"output": "b"}, 1), ("embedding", {}, None), ("anomaly", {}, None)],
+)
+def test_the_accuracy_is_that_of_the_output_with_class_scores(
+    task: str, options: dict[str, Any], expected: int | None
+) -> None:
+    """Embeddings had one, too: how often the largest component was the sample's identity."""
+    module = tasks.source(task)
+    chosen = ChosenTask(task=module, options=module.Options(**options))
+    assert class_scores(chosen, [OutputSpec(name="a"), OutputSpec(name="b")]) == expected

@@ -46,6 +46,11 @@ class GroupRow:
     nodes: Sequence[PlannedNode]
 
     @property
+    def delegate_reason(self) -> Reason | None:
+        """With `target.fallback`, why the NPU does not take them."""
+        return self.nodes[0].delegate_reason
+
+    @property
     def macs(self) -> int:
         """MACs of all nodes, per inference."""
         return sum(node.macs for node in self.nodes)
@@ -114,9 +119,13 @@ def groups(graph: PlanGraph, code: ReasonCode | None = None) -> list[Group]:
 
 def _key(graph: PlanGraph, node: PlannedNode, reason: Reason, text: str) -> tuple[str, ...]:
     """Equal for nodes that one row can describe: of the nodes around them, operators matter and names do not."""
-    values = json.dumps(dict(reason.values), sort_keys=True, default=str)
-    parts = (reason.code, node.operator, reason.message, reason.check, values, text)
-    return tuple(map(graph.without_names, parts))
+    reasons = [each for each in (reason, node.delegate_reason) if each is not None]
+    described = [part for each in reasons for part in (each.code, each.message, each.check, _values(each))]
+    return tuple(map(graph.without_names, (node.operator, *described, text)))
+
+
+def _values(reason: Reason) -> str:
+    return json.dumps(dict(reason.values), sort_keys=True, default=str)
 
 
 def reason_code(name: str) -> ReasonCode:
@@ -156,6 +165,7 @@ def as_json(found: Sequence[Group], total_macs: int) -> list[dict[str, Any]]:
                     "message": row.reason.message,
                     "check": row.reason.check,
                     "values": dict(row.reason.values),
+                    "not_on_npu": None if row.delegate_reason is None else row.delegate_reason.message,
                     "hint": row.hint,
                 }
                 for row in group.rows

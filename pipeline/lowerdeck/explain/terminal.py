@@ -137,8 +137,8 @@ def _print_rows(console: Console, group: Group, total_macs: int) -> None:
         _line(console, Text(numbers), 2)
         _line(console, Text(f"in {join_names(row.modules)}"), 6)
         _line(console, Text(format_reason(row.reason)), 6)
-        if (of_delegate := row.nodes[0].delegate_reason) is not None:
-            _line(console, Text(f"not on the NPU: {format_reason(of_delegate)}"), 6)
+        if row.delegate_reason is not None:
+            _line(console, Text(f"not on the NPU: {format_reason(row.delegate_reason)}"), 6)
         if row.hint:
             _line(console, Text.assemble(("hint: ", "bold"), row.hint), 6)
     if converting:

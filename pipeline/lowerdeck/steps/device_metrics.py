@@ -16,10 +16,13 @@ from lowerdeck.contracts.lowering import ProgramTensor
 from lowerdeck.contracts.samples import Dataset, finite_sample
 from lowerdeck.evaluation.intervals import HIGH, LOW, share_with_interval
 from lowerdeck.runtime.floats import from_program, to_program
+from lowerdeck.tasks import classification
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from lowerdeck.contracts.evaluation import OutputSpec
+    from lowerdeck.evaluation.records import ChosenTask
     from lowerdeck.runtime.floats import FloatProgram
     from lowerdeck.steps.measurement import Measurement
 
@@ -52,6 +55,13 @@ def encoded_samples(
 def labels_of(dataset: Dataset, indices: Sequence[int]) -> list[int | None]:
     """Class of each sample; None where it has none, or where the data is random."""
     return [None if dataset.structural else dataset.evaluation[index].label for index in indices]
+
+
+def class_scores(task: ChosenTask, specs: Sequence[OutputSpec]) -> int | None:
+    """Index of the output with a classifier's scores; None for other tasks, whose labels are no accuracy."""
+    if not isinstance(task.options, classification.Options):
+        return None
+    return 0 if task.options.output is None else [spec.name for spec in specs].index(task.options.output)
 
 
 def quantized_outputs(
@@ -145,6 +155,7 @@ def device_metrics(
     steps: Sequence[float | None],
     labels: Sequence[int | None],
     quantized: Sequence[Sequence[Any]] = (),
+    scores: int | None = 0,
 ) -> dict[str, Any]:
     """The metrics of build/measure/metrics.json.
 
@@ -156,6 +167,7 @@ def device_metrics(
         labels: Class of every sample; None where it has none.
         quantized: Outputs of the quantized program in PyTorch for the same samples, as arrays of real values; empty
             where they are not at hand.
+        scores: Result of `class_scores`.
     """
     image = measurement.image
     metrics: dict[str, Any] = {
@@ -176,7 +188,8 @@ def device_metrics(
         if found.max_error_lsb is not None:
             metrics["device_error_lsb"] = found.max_error_lsb
     metrics |= _against_quantized(measurement, described, steps, quantized)
-    metrics |= _accuracy(measurement, described, labels)
+    if scores is not None:
+        metrics |= _accuracy([from_program(found[scores], described[scores]) for found in measurement.outputs], labels)
     for metric in measurement.metrics:
         metrics[metric.key] = metric.value
         if metric.low is not None and metric.high is not None:
@@ -219,12 +232,9 @@ def _in_steps(outputs: Sequence[Sequence[torch.Tensor]], steps: Sequence[float |
     ]
 
 
-def _accuracy(
-    measurement: Measurement, described: Sequence[ProgramTensor], labels: Sequence[int | None]
-) -> dict[str, float]:
+def _accuracy(outputs: Sequence[torch.Tensor], labels: Sequence[int | None]) -> dict[str, float]:
     """Top-1 accuracy on the device with its interval; nothing without labels or class scores."""
-    first = [from_program(outputs[0], described[0]) for outputs in measurement.outputs]
-    if not first or any(label is None for label in labels) or any(scores.ndim != 2 for scores in first):
+    if not outputs or any(label is None for label in labels) or any(scores.ndim != 2 for scores in outputs):
         return {}
-    hits = np.array([int(scores.argmax()) == label for scores, label in zip(first, labels, strict=True)])
+    hits = np.array([int(scores.argmax()) == label for scores, label in zip(outputs, labels, strict=True)])
     return share_with_interval("device_accuracy", hits)
