@@ -170,6 +170,27 @@ def test_a_runner_that_is_missing_and_an_sdk_without_headers(tmp_path: Path) -> 
         native.build(["false"], Path(sdk), tmp_path / "out")
 
 
+def test_a_folder_with_other_files_stays(tmp_path: Path) -> None:
+    """`--output .` deleted the project."""
+    (sdk,) = executorch.__path__
+    compiler, output = tmp_path / "compiler", tmp_path / "runner"
+    compiler.write_text('#!/bin/sh\nfor part; do [ "$last" = -o ] && echo "$VERSION" > "$part"; last=$part; done\n:\n')
+    compiler.chmod(0o755)
+    for version in ("1", "2"):
+        native.build(["env", f"VERSION={version}", str(compiler)], Path(sdk), output)
+        assert (output / "runner").read_text() == f"{version}\n"
+    note = output / "notes" / "mine.txt"
+    note.parent.mkdir()
+    note.write_text("kept")
+    with pytest.raises(
+        LowerdeckError, match=r"--output .*runner has other files .* such as 'notes'; name a new folder"
+    ):
+        native.build([str(compiler)], Path(sdk), output)
+    with pytest.raises(LowerdeckError, match=r"--output .*mine.txt is no folder; name a new folder"):
+        native.build([str(compiler)], Path(sdk), note)
+    assert note.read_text() == "kept"
+
+
 @needs_ssh
 @pytest.mark.parametrize("victim", ["runner", "server"])
 def test_a_connection_that_dies_midway(board: linux_ssh.Options, tmp_path: Path, victim: str) -> None:

@@ -58,7 +58,13 @@ def add(commands: Any) -> None:
     runner.add_argument(
         "--sdk", required=True, type=Path, help="the wheel, or the folder `executorch` of an installed one"
     )
-    runner.add_argument("--output", required=True, type=Path, metavar="FOLDER")
+    runner.add_argument(
+        "--output",
+        required=True,
+        type=Path,
+        metavar="FOLDER",
+        help="a new folder, or that of an earlier runner, whose files are replaced",
+    )
     runner.set_defaults(run=_runner)
 
 

@@ -55,11 +55,12 @@ def build(compiler: Sequence[str], sdk: Path, output: Path) -> Path:
         compiler: C++17 compiler for the board, with further flags, e.g. [aarch64-linux-gnu-g++-12, -mcpu=cortex-a72].
         sdk: ExecuTorch's wheel for the board's processor (`pip download --platform`), or its folder `executorch` where
             it is installed.
-        output: The folder, which is replaced; its name is for `device.options.runner`.
+        output: The folder: a new one, or that of an earlier runner; its name is for `device.options.runner`.
 
     Raises:
-        LowerdeckError: the SDK is incomplete, or the compiler is missing or fails.
+        LowerdeckError: the folder has other files, the SDK is incomplete, or the compiler is missing or fails.
     """
+    _check_output(output)
     with tempfile.TemporaryDirectory(prefix="lowerdeck-runner-") as temporary:
         folder = _unpacked(sdk, Path(temporary))
         made = Path(temporary, "made")
@@ -73,10 +74,21 @@ def build(compiler: Sequence[str], sdk: Path, output: Path) -> Path:
             raise LowerdeckError(f"{command[0]} failed with status {done.returncode}:\n{done.stderr[-4000:].strip()}")
         for name in _LIBRARIES:
             shutil.copy2(folder / "lib" / f"lib{name}.so", made)
-        shutil.rmtree(output, ignore_errors=True)
-        output.parent.mkdir(parents=True, exist_ok=True)
-        shutil.move(made, output)
+        output.mkdir(parents=True, exist_ok=True)
+        for path in made.iterdir():
+            shutil.move(path, output / path.name)
     return output
+
+
+def _check_output(output: Path) -> None:
+    """Raise LowerdeckError unless a runner may be put there; all files of the folder travel to the board."""
+    if not output.exists():
+        return
+    own = {RUNNER, *(f"lib{name}.so" for name in _LIBRARIES)}
+    others = sorted({path.name for path in output.iterdir()} - own) if output.is_dir() else None
+    if others is None or others:
+        has = "is no folder" if others is None else f"has other files than those of a runner, such as {others[0]!r}"
+        raise LowerdeckError(f"--output {output} {has}; name a new folder, or that of an earlier runner")
 
 
 def compile_command(compiler: Sequence[str], sdk: Path, runner: Path) -> list[str]:
