@@ -67,6 +67,20 @@ def test_transposed_convolutions_are_exact(channels: int, padding: tuple[int, ..
     assert torch.equal(found.to(torch.int64), cut.to(torch.int64) + bias.reshape(-1, 1, 1))
 
 
+@pytest.mark.parametrize("transposed", [False, True])
+def test_small_negative_values_of_16_bits_are_exact(transposed: bool) -> None:
+    """The lower two bytes of a small negative number are nearly 2^16: their sums were rounded to multiples of two."""
+    values, weights = integers(-400, -1, 2, 1, 9, 10), integers(30, 50, 1, 1, 3, 3)
+    convolve = Convolution(
+        weights, None, Geometry(stride=(1, 1), padding=(0,) * 4, dilation=(1, 1), transposed=transposed), largest=32768
+    )
+    assert convolve.dtype == torch.float32
+    with exact_kernels():
+        found = convolve(values)
+    plain = F.conv_transpose2d if transposed else F.conv2d
+    assert torch.equal(found.to(torch.float64), plain(values.to(torch.float64), weights.to(torch.float64)))
+
+
 def test_the_bound_of_float32_decides() -> None:
     geometry = Geometry(stride=(1,), padding=(0, 0), dilation=(1,))
     weights = torch.full((1, 1, 1), 2**24 // 255)

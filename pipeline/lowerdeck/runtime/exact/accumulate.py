@@ -134,13 +134,14 @@ class Convolution:
         if self._num_bytes == 1:
             result = self._summed(values)
         else:
-            # The lower bytes are unsigned, and an arithmetic shift leaves the sign to the uppermost.
-            integers = values.to(torch.int64)
-            result = self._summed(integers & 255)
-            for position in range(1, self._num_bytes):
-                byte = integers >> (8 * position)
-                byte = byte if position == self._num_bytes - 1 else byte & 255
-                result.add_(self._summed(byte), alpha=256**position)
+            # An arithmetic shift leaves the sign to the uppermost byte, and the lower ones are unsigned. From the top
+            # down to byte p, the sum is 256^p times that of the weights with `values >> 8p`. That integer is at most
+            # `bound`, as no shifted value exceeds `largest`, and a power of two leaves it exact. From the lowest
+            # byte up, the sum for -1 would begin with 255 times the weights, which may exceed `bound` twofold.
+            integers, top = values.to(torch.int64), self._num_bytes - 1
+            result = self._summed(integers >> (8 * top)).mul_(256**top)
+            for position in reversed(range(top)):
+                result.add_(self._summed((integers >> (8 * position)) & 255), alpha=256**position)
         if geometry.transposed:
             result = F.pad(result, _pad_order(geometry.padding))
         if self._bias is not None:
