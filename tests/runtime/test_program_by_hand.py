@@ -76,8 +76,8 @@ class TestInfo:
 class TestCalls:
     def test_inputs_in_order_or_as_one_sequence(self) -> None:
         of = program(1, 2)
-        assert of(3, 4) == of((3, 4)) == of([3, 4]) == ("forward", 3, 4)
-        assert HostProgram([method(1), method(2, name="other")], Echo())(5, method="other") == ("other", 5)
+        assert of(1, 2) == of((1, 2)) == of([1, 2]) == ("forward", 1, 2)
+        assert HostProgram([method(1), method(2, name="other")], Echo())(2, method="other") == ("other", 2)
 
     def test_wrong_names_and_numbers(self) -> None:
         with pytest.raises(LowerdeckError, match="no method 'backward'; it has: forward"):
@@ -92,6 +92,16 @@ class TestCalls:
         with pytest.raises(LowerdeckError, match=f"input 0 of 'forward' is a .*, got {type(given).__name__}"):
             program(planned)(given)
         program(planned)(planned)
+
+    @pytest.mark.parametrize(("planned", "given"), [(3, 5), (True, False), (0.5, 0.6), ("x", "y")])
+    def test_plain_values_are_those_of_the_export(self, planned: Value, given: object) -> None:
+        """The interpreter computed with the value of the export, whatever it was given."""
+        message = f"input 0 of 'forward' is {given!r}; the program was exported for {planned!r}"
+        with pytest.raises(LowerdeckError, match=re.escape(message)):
+            program(planned)(given)
+
+    def test_a_float_that_was_stored_in_32_bits(self) -> None:
+        assert program(0.1)(float(torch.tensor(0.1))) == ("forward", float(torch.tensor(0.1)))
 
     def test_tensors_as_planned(self) -> None:
         given = torch.zeros(2, 3)

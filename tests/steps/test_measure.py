@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from executorch.exir import to_edge
 
 from lowerdeck import tasks
 from lowerdeck.contracts.devices import DeviceDescription, DeviceError, DeviceTensor, Execution, Job, Provenance
-from lowerdeck.contracts.errors import ProgramError
+from lowerdeck.contracts.errors import LowerdeckError, ProgramError
 from lowerdeck.contracts.evaluation import OutputSpec
 from lowerdeck.contracts.lowering import ProgramTensor
 from lowerdeck.contracts.runtime_images import RuntimeImage
@@ -108,6 +109,39 @@ def test_a_damaged_program_and_profile(tmp_path: Path) -> None:
         measure(damaged, SAMPLES, place(), Settings())
     with pytest.raises(DeviceError, match="damaged profile: not an ETDump"):
         measured(execute=lambda job: dataclasses.replace(exact(job), etdump=b"ED00"))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        torch.zeros(1, 16, dtype=torch.int32),
+        torch.zeros(1, 8, dtype=torch.float64),
+        torch.zeros(16, 1),
+        torch.zeros(1, 15),
+        3,
+    ],
+)
+def test_samples_that_do_not_fit_never_reach_a_device(given: Any) -> None:
+    """A serial board computed something from the bytes of other element types and shapes."""
+
+    def fail(job: Job) -> Execution:
+        raise AssertionError("they were sent there")
+
+    with pytest.raises(LowerdeckError, match=r"input 0 of 'forward' is .*float32 \[1, 16\]; got"):
+        measure(expected.PROGRAM, [*SAMPLES, (given,)], place(fail), Settings())
+    with pytest.raises(LowerdeckError, match="method 'forward' takes 1 inputs and got 0"):
+        measure(expected.PROGRAM, [()], place(fail), Settings())
+
+
+def test_a_program_that_takes_a_number_is_not_for_devices(tmp_path: Path) -> None:
+    class Scaled(torch.nn.Module):
+        def forward(self, x: torch.Tensor, factor: int) -> torch.Tensor:
+            return x * factor
+
+    program = tmp_path / "program.pte"
+    program.write_bytes(to_edge(torch.export.export(Scaled(), (torch.ones(2), 3))).to_executorch().buffer)
+    with pytest.raises(LowerdeckError, match="input 1 of the program is a int; devices take tensors only"):
+        measure(program, [(torch.ones(2), 3)], place(), Settings())  # type: ignore[list-item]
 
 
 def test_metrics_of_a_measurement_that_is_off() -> None:

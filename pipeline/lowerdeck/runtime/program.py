@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -30,6 +31,8 @@ class ValueInfo:
     """Dimensions from outermost to innermost in the program's memory; inputs may have any strides."""
     is_dynamic: bool = False
     """Whether shapes may be smaller."""
+    value: Any = None
+    """The plain value for which the program was exported."""
 
     def __str__(self) -> str:
         if self.kind != "tensor":
@@ -194,14 +197,18 @@ class HostProgram:
         """Raise LowerdeckError unless `inputs` fit the method."""
         if method not in self.methods:
             raise LowerdeckError(f"the program has no method {method!r}; it has: {', '.join(self.methods)}")
-        expected = self.methods[method].inputs
-        if len(inputs) != len(expected):
-            raise LowerdeckError(
-                f"method {method!r} takes {len(expected)} inputs and got {len(inputs)}; it takes "
-                f"{'; '.join(map(str, expected)) or 'none'}"
-            )
-        for info, given in zip(expected, inputs, strict=True):
-            _check_input(info, given, method)
+        check_inputs(self.methods[method].inputs, inputs, method)
+
+
+def check_inputs(expected: Sequence[ValueInfo], inputs: Sequence[Any], method: str) -> None:
+    """Raise LowerdeckError unless `inputs` are what the method of this name expects."""
+    if len(inputs) != len(expected):
+        raise LowerdeckError(
+            f"method {method!r} takes {len(expected)} inputs and got {len(inputs)}; it takes "
+            f"{'; '.join(map(str, expected)) or 'none'}"
+        )
+    for info, given in zip(expected, inputs, strict=True):
+        _check_input(info, given, method)
 
 
 def method_info(method: Method) -> MethodInfo:
@@ -224,14 +231,13 @@ def _value_info(index: int, value: Any) -> ValueInfo:
             is_dynamic=value.dynamism != STATIC,
         )
     kinds = {bool: "bool", int: "int", float: "float", str: "str", type(None): "none"}
-    return ValueInfo(index=index, kind=kinds.get(type(value), "list"))
+    return ValueInfo(index=index, kind=kinds.get(type(value), "list"), value=value)
 
 
 def _check_input(info: ValueInfo, given: Any, method: str) -> None:
     """Raise LowerdeckError unless `given` fits the input."""
     if info.kind != "tensor":
-        if type(given).__name__.replace("NoneType", "none") != info.kind:
-            raise LowerdeckError(f"input {info.index} of {method!r} is a {info.kind}, got {type(given).__name__}")
+        _check_plain(info, given, method)
         return
     if not isinstance(given, torch.Tensor):
         raise LowerdeckError(f"input {info.index} of {method!r} is a tensor, {info}; got {type(given).__name__}")
@@ -242,4 +248,17 @@ def _check_input(info: ValueInfo, given: Any, method: str) -> None:
         raise LowerdeckError(
             f"input {info.index} of {method!r} is {info}; got {str(given.dtype).removeprefix('torch.')} "
             f"{list(given.shape)}. Inputs are not converted or reshaped: pass what the program was exported for"
+        )
+
+
+def _check_plain(info: ValueInfo, given: Any, method: str) -> None:
+    if type(given).__name__.replace("NoneType", "none") != info.kind:
+        raise LowerdeckError(f"input {info.index} of {method!r} is a {info.kind}, got {type(given).__name__}")
+    # Floats differ by less where they were stored as float32; ExecuTorch's runtime has the same tolerance.
+    if info.kind == "float" and math.isclose(given, info.value, rel_tol=1e-5, abs_tol=1e-4):
+        return
+    if info.kind != "list" and given != info.value:
+        raise LowerdeckError(
+            f"input {info.index} of {method!r} is {given!r}; the program was exported for {info.value!r} and computes "
+            "nothing else. Pass that, or export the model with the other value"
         )

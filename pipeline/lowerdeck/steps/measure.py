@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from lowerdeck.contracts.devices import DeviceDescription, DeviceError, DeviceMetric, Execution, Job, Provenance
-from lowerdeck.contracts.errors import ProgramError
+from lowerdeck.contracts.errors import LowerdeckError, ProgramError
 from lowerdeck.contracts.runtime_images import Requirements
 from lowerdeck.devices.compatibility import check_runtime
 from lowerdeck.devices.locks import holding, note_failure
@@ -24,7 +24,7 @@ from lowerdeck.formats.etdump import read_etdump
 from lowerdeck.formats.method_memory import method_allocator_bytes
 from lowerdeck.formats.pte import DelegateCall, Instruction, KernelCall, Method, read_pte
 from lowerdeck.formats.pte_requirements import requirements
-from lowerdeck.runtime.program import MethodInfo, method_info
+from lowerdeck.runtime.program import MethodInfo, check_inputs, method_info
 from lowerdeck.steps.measurement import Measurement, OperatorCost, Place, Settings
 
 
@@ -48,7 +48,7 @@ def measure(
     Raises:
         DeviceError: the device is absent, hung, crashed, or returned something else than outputs; of several boards,
             all of them.
-        LowerdeckError: the program is damaged.
+        LowerdeckError: the program is damaged, takes plain values, or the samples do not fit it.
     """
     data = program.read_bytes()
     try:
@@ -56,6 +56,7 @@ def measure(
         required = requirements(data)
     except (ValueError, StopIteration) as error:
         raise ProgramError(f"{program} is damaged, or has no method `forward`: {error}") from error
+    _check_samples(method_info(method), samples)
     required = dataclasses.replace(required, kernel_definitions=settings.kernel_definitions)
     work = _Work(data=data, method=method, required=required, samples=samples, intermediates=intermediates)
     boards, failed = place.all_boards(), dict[str, DeviceError]()
@@ -72,6 +73,15 @@ def measure(
                 note_failure(locks[board], settings.lock_folder)
         if len(failed) == len(boards):
             raise _failure(failed)
+
+
+def _check_samples(info: MethodInfo, samples: Sequence[Sequence[torch.Tensor]]) -> None:
+    """Raise LowerdeckError unless the method takes them: devices get bytes alone, and do not notice."""
+    for value in info.inputs:
+        if value.dtype is None:
+            raise LowerdeckError(f"input {value.index} of the program is a {value.kind}; devices take tensors only")
+    for sample in samples:
+        check_inputs(info.inputs, sample, "forward")
 
 
 def _failure(failed: Mapping[str, DeviceError]) -> DeviceError:
