@@ -410,6 +410,10 @@ INVALID: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         override("firmware.array_name", "const"),
         ("firmware.array_name: ", 'received: "const"', "is a keyword of C"),
     ),
+    "array named like a file of the bundle": (
+        override("firmware.array_name", "model"),
+        ("firmware.array_name: ", 'received: "model"', "is a header of the firmware bundle", "e.g. model_pte"),
+    ),
     "section that no linker knows": (
         override("firmware.section", 'a") b'),
         ("firmware.section: ", "is not a section name", "null for none"),

@@ -18,9 +18,11 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from pydantic import TypeAdapter
 
 from lowerdeck.artifacts.conversion import read_companions
 from lowerdeck.cli.run_program import run_program
+from lowerdeck.config.schema import FirmwareConfig
 from lowerdeck.contracts.devices import DeviceError, DeviceTensor, Job, OutputSpec
 from lowerdeck.datasets import audio
 from lowerdeck.datasets.preprocessing import PIXEL_SCALE, normalised
@@ -28,14 +30,15 @@ from lowerdeck.devices import lines, serial_board
 from lowerdeck.fingerprints.digests import file_digest
 from lowerdeck.firmware import cmsis
 from lowerdeck.firmware.c_literals import c_float, c_string
-from lowerdeck.firmware.project import record_header
+from lowerdeck.firmware.project import RECORD, record_header
 from lowerdeck.firmware.record import recorded
-from lowerdeck.firmware.sample_format import SampleFormat
+from lowerdeck.firmware.sample_format import HEADER, SampleFormat
+from lowerdeck.firmware.source_part import SourcePart
 from lowerdeck.runtime.floats import to_program
 from lowerdeck.runtime.twins import read_manifest
 from tests.conftest import Lowered
 from tests.devices.test_serial_board import behind_a_terminal
-from tests.firmware.c_library import COMPILERS, address
+from tests.firmware.c_library import COMPILERS, address, library, tensor
 from tests.firmware.test_bundle import bundled
 from tests.graph.test_io_boundary import Flagged, build
 from tests.marks import quick_first
@@ -262,6 +265,24 @@ def test_postprocessing_in_c(unpacked: Callable[..., Path]) -> None:
     np.testing.assert_allclose(list(probabilities), wanted / wanted.sum(), rtol=1e-5)
 
 
+def test_floats_that_differ_by_a_last_bit_are_within_a_step(tmp_path: Path) -> None:
+    """Less than half a millionth was the largest difference there is, and failed the test vector."""
+    functions = library(SourcePart(names=(), constants=(), note=""), tmp_path)
+    functions.lowerdeck_compare.restype = ctypes.c_uint64
+
+    def max_steps(found: float, expected: float, dtype: str = "float32") -> int:
+        values = np.array([found], dtype), np.array([expected], dtype)
+        described = tensor((1,), "float32")
+        described.type = {"float32": 6, "float64": 7, "float16": 5, "int8": 1}[dtype]
+        return int(functions.lowerdeck_compare(ctypes.byref(described), *map(address, values)) >> 32)
+
+    last_bit = float(np.nextafter(np.float32(0.5), np.float32(1)))
+    assert max_steps(last_bit, 0.5) == max_steps(-0.0, 0.0) == max_steps(1 + 1e-16, 1 - 1e-16, "float64") == 0
+    assert (max_steps(0.500003, 0.5), max_steps(3, 5, "int8")) == (3, 2)
+    assert max_steps(np.nan, 0.5) == max_steps(0.5, np.nan) == max_steps(np.inf, 0.5) == 2**32 - 1
+    assert max_steps(0.5, 0.25, "float16") == 2**32 - 1, "these have no value here"
+
+
 @pytest.mark.parametrize("target", quick_first(["ethos_u55_128", "neutron_imxrt700"]))
 def test_the_unzipped_bundle_runs_without_its_build(unpacked: Callable[..., Path], tmp_path: Path, target: str) -> None:
     folder = unpacked(target)
@@ -295,6 +316,34 @@ def test_components_are_those_of_the_operators(unpacked: Callable[..., Path]) ->
     ]
     assert cmsis.without_component(metadata) == ["NeutronBackend"]
     assert "NeutronBackend" in (unpacked("neutron_imxrt700") / cmsis.LAYER).read_text()
+
+
+@pytest.mark.parametrize("name", ["board: rev 2", "Sensor #2", '"quoted" 100 % \\', "büro 😀"])
+def test_a_target_of_any_name_is_text_in_yaml(name: str) -> None:
+    """A colon made a mapping or an error of the description, and ` #` cut it."""
+    metadata: dict[str, Any] = {
+        "delegates": [], "operators": [], "program": {"sha256": "ab" * 32}, "versions": {"executorch": "1.5.1"},
+        "requirements": {"kernel_definitions": []}, "target": {"name": name, "options": {"system_config": "A: b #c"}},
+    }  # fmt: skip
+    files = cmsis.files(metadata, [])
+    assert yaml.safe_load(files[cmsis.LAYER])["layer"]["description"] == f"{name}, program abababababab"
+    mlops = yaml.safe_load(files[cmsis.SOLUTION])["solution"]["mlops"]
+    assert mlops == {"description": name, "vela": {"system": "A: b #c"}}
+
+
+def test_an_array_is_never_named_like_a_header_or_a_global_of_the_application() -> None:
+    """With `model` or `application` the bundle did not compile, and `sample_format.h` was written over the program."""
+    sources = Path(cmsis.__file__).with_name("sources")
+    headers = [*sources.rglob("*.h"), *serial_board.SOURCES, Path("model_config.h"), Path(RECORD), Path(HEADER)]
+    names = {path.stem for path in headers}
+    names |= {"audio_tables", "detection_tables", "main", "std", "executorch"}
+    main = (sources / "src" / "main.cpp").read_text()
+    names |= set(re.findall(r"^using .*::(\w+);", main, re.MULTILINE))
+    names |= set(re.findall(r"^(?:[\w:()]+[&*]? )+?(\w+)(?: = |\[|\(.*\{| : public| \{$)", main, re.MULTILINE))
+    assert {"model", "Tensor", "application", "planned_pool", "Pool", "Input", "input_at", "kArenaBytes"} <= names
+    for name in names:
+        with pytest.raises(ValueError, match="is a header of the firmware bundle, or a name in its main"):
+            TypeAdapter(FirmwareConfig).validate_json(json.dumps({"name": "cortex_m", "array_name": name}))
 
 
 def test_zephyr_gets_the_same_pools(unpacked: Callable[..., Path]) -> None:

@@ -70,17 +70,15 @@ def bundle(
     metadata["twins"] = sorted(twins or {})
     parts = source_parts(sample, vector, metadata)
     metadata["optional_sources"] = [{"files": sorted(part.files()), "purpose": part.note} for part in parts]
-    files = {
+    own = {
         PROGRAM: program,
         placement.file_name: c_header(program, placement, _notes(metadata)).encode(),
         OPERATORS: selected_operators(program),
         BUNDLED_PROGRAM: bundled_program(program, vector),
-        **vector.files(),
-        **said,
-        **(data_files or {}),
-        **(twins or {}),
-        **project(metadata, vector, sample, parts),
     }
+    groups = (own, vector.files(), said, data_files or {}, twins or {}, project(metadata, vector, sample, parts))
+    files = {name: content for group in groups for name, content in group.items()}
+    assert len(files) == sum(map(len, groups)), "a file of the bundle would replace another one"
     if kernel_selection is not None:
         files[KERNEL_SELECTION] = kernel_selection
     files[README] = readme(metadata).encode()

@@ -5,6 +5,7 @@ Names are those of the CMSIS pack PyTorch::ExecuTorch, which has one component f
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -60,11 +61,12 @@ def _layer(metadata: Mapping[str, Any], sources: Sequence[str]) -> str:
     listed = [name for name in sources if name.endswith((".c", ".cpp")) and "platform" not in name]
     unknown = without_component(metadata)
     lacking = [f"  # Not in the pack, to be added with its vendor's library: {', '.join(unknown)}"] if unknown else []
+    described = f"{metadata['target']['name']}, program {metadata['program']['sha256'][:12]}"
     lines = [
         "# The program as a layer of a CMSIS solution. Generated: components are those that the program needs.",
         "layer:",
         "  type: AI",
-        f"  description: {metadata['target']['name']}, program {metadata['program']['sha256'][:12]}",
+        f"  description: {_text(described)}",
         "",
         "  packs:",
         f"    - pack: {_PACK}@{metadata['versions']['executorch']}",
@@ -90,6 +92,11 @@ def _layer(metadata: Mapping[str, Any], sources: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
+def _text(value: str) -> str:
+    """A text for YAML, where `board: 2` would be a mapping and ` #2` a comment."""
+    return json.dumps(value, ensure_ascii=False)
+
+
 def _definitions(metadata: Mapping[str, Any], indent: str) -> list[str]:
     """Items of a list of compile definitions, for the program's kernels."""
     return [f"{indent}- {name}" for name in metadata["requirements"]["kernel_definitions"]]
@@ -108,10 +115,12 @@ project:
 def _solution(metadata: Mapping[str, Any]) -> str:
     """A solution with one target type, whose board and device are to be filled in."""
     options = metadata["target"]["options"]
-    vela = [f"      {name}: {options[key]}" for name, key in (("system", "system_config"), ("memory", "memory_mode"))
-            if options.get(key)]  # fmt: skip
+    named = (("system", "system_config"), ("memory", "memory_mode"))
+    vela = [f"      {name}: {_text(options[key])}" for name, key in named if options.get(key)]
     definitions = _definitions(metadata, "        ")
-    mlops = ["", "  mlops:", f"    description: {metadata['target']['name']}", "    vela:", *vela] if vela else []
+    mlops = (
+        ["", "  mlops:", f"    description: {_text(metadata['target']['name'])}", "    vela:", *vela] if vela else []
+    )
     return "\n".join(
         [
             "# Fill in the board: its pack, its device, and a layer that defines the functions of src/platform.h.",

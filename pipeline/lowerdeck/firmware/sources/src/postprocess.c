@@ -131,8 +131,10 @@ lowerdeck_difference lowerdeck_compare(const lowerdeck_tensor *tensor, const voi
     if (is_float(tensor->type)) {
       steps = floor(steps / (tensor->step > 0.0f ? (double)tensor->step : 1e-6) + 0.5);
     }
-    /* Not a number, or bits that differ without a value here, is the largest difference. */
-    const uint32_t whole = steps > 0.0 && steps < 4294967295.0 ? (uint32_t)steps : UINT32_MAX;
+    /* Bits of these may differ by less than half a step. Not a number, or bits that differ without a value here, is the
+       largest difference. */
+    const int may_be_zero = tensor->type == LOWERDECK_FLOAT32 || tensor->type == LOWERDECK_FLOAT64;
+    const uint32_t whole = (steps > 0.0 || may_be_zero) && steps < 4294967295.0 ? (uint32_t)steps : UINT32_MAX;
     found.max_steps = whole > found.max_steps ? whole : found.max_steps;
   }
   return found;
