@@ -12,6 +12,7 @@ static float inputs[16], outputs[16];
 static const char *fault = "";
 static int executions;
 static long received;
+static int acknowledgements, faulty; /* how many were said, and the number of the one that is late or damaged */
 
 static int is_fault(const char *name) { return strcmp(fault, name) == 0; }
 
@@ -24,6 +25,15 @@ int lowerdeck_get(void) {
 }
 
 void lowerdeck_put(char character) {
+  static char line[8];
+  static size_t count;
+  if (count < sizeof line) line[count] = character;
+  if (++count == sizeof line && !memcmp(line, "LD ack o", sizeof line) && (is_fault("slow") || acknowledgements++ == faulty)) {
+    const struct timespec pause = {0, is_fault("slow") ? 100000000 : 450000000};
+    if (is_fault("slow") || is_fault("late")) nanosleep(&pause, NULL);
+    if (is_fault("damaged")) character ^= 1;
+  }
+  if (character == '\n') count = 0;
   putchar(character);
   if (character == '\n') fflush(stdout);
 }
@@ -69,6 +79,7 @@ int main(int count, char **arguments) {
   board.ticks = ticks;
   board.ticks_per_s = 1000000000u;
   if (count > 1) fault = arguments[1];
+  if (count > 2) faulty = atoi(arguments[2]);
   if (is_fault("built_in")) {
     board.program = NULL;
     board.program_room = 0;

@@ -10,13 +10,14 @@ import subprocess
 import time
 import tty
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from lowerdeck.contracts.devices import DeviceError, Provenance
 from lowerdeck.devices import serial_board
+from lowerdeck.devices.self_test.expected import PROGRAM
 from lowerdeck.fingerprints.digests import file_digest
 from tests.devices.programs import firsts, self_test_job
 
@@ -99,6 +100,51 @@ def test_lines_that_a_port_loses_or_damages_are_sent_again(
     monkeypatch.setattr(serial_board, "_ACK_S", 0.3)
     executed = serial_board.execute(start(fault), self_test_job(tmp_path, timeout_s=30.0))
     assert firsts(executed, 3) == [[2, 6, 6], [20, 0, 0]]
+
+
+_PROGRAM_LINES = 1 + -(-PROGRAM.stat().st_size // 64)
+
+
+@pytest.mark.parametrize("fault", ["late", "damaged"])
+@pytest.mark.parametrize("number", [0, 3, _PROGRAM_LINES - 1, _PROGRAM_LINES, _PROGRAM_LINES + 1])
+def test_an_acknowledgement_that_is_late_or_damaged(
+    start: Callable[..., serial_board.Options], tmp_path: Path, fault: str, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The board refused the last line that was sent again, and the measurement ended."""
+    monkeypatch.setattr(serial_board, "_ACK_S", 0.3)
+    executed = serial_board.execute(start(fault, str(number)), self_test_job(tmp_path, timeout_s=30.0))
+    assert firsts(executed, 3) == [[2, 6, 6], [20, 0, 0]]
+
+
+def test_a_line_that_is_slow_needs_more_time(start: Callable[..., serial_board.Options], tmp_path: Path) -> None:
+    """The advice was to lower the baudrate."""
+    with pytest.raises(
+        DeviceError, match=r"has only [\d,]+ of [\d,]+ bytes of the program after `device.timeout_s`; rais"
+    ):
+        serial_board.execute(start("slow"), self_test_job(tmp_path, timeout_s=1.0))
+
+
+def test_a_port_that_takes_nothing_more(tmp_path: Path) -> None:
+    """A board that hangs let the host wait without end."""
+    ours, theirs = pty.openpty()
+    tty.setraw(ours)
+    tty.setraw(theirs)
+    os.set_blocking(theirs, False)
+    for _ in range(10):
+        with suppress(BlockingIOError):
+            while True:
+                os.write(theirs, b"\n")
+        time.sleep(0.02)  # the kernel moves what was written into another buffer
+    begin = time.monotonic()
+    try:
+        with pytest.raises(
+            DeviceError, match=r"the board at /dev/pts/\d+ takes nothing that is sent; reset or unplug it"
+        ):
+            serial_board.execute(serial_board.Options(port=os.ttyname(theirs)), self_test_job(tmp_path, timeout_s=3.0))
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert time.monotonic() - begin < 20
 
 
 def test_state_returns_to_the_initial_one_without_another_transfer(

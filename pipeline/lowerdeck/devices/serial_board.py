@@ -92,9 +92,11 @@ def execute(options: Options, job: Job) -> Execution:
 
     program = job.program.read_bytes()
     try:
-        with serial.serial_for_url(options.port, baudrate=options.baudrate, timeout=0.1) as port:
+        with serial.serial_for_url(options.port, baudrate=options.baudrate, timeout=0.1, write_timeout=_ACK_S) as port:
             board = _Board(port=port, deadline=time.monotonic() + job.timeout_s)
             return board.execute(job, program)
+    except serial.SerialTimeoutException:
+        raise DeviceError(f"the board at {options.port} takes nothing that is sent; reset or unplug it") from None
     except serial.SerialException as error:
         raise DeviceError(f"the serial port {options.port} cannot be used: {error}") from error
 
@@ -107,6 +109,8 @@ class _Board:
     deadline: float
     received: bytes = b""
     log: list[str] = field(default_factory=list)
+    has_repeated: bool = False
+    """Whether a line was sent again that the board may have had: it then says that nobody announced the second."""
 
     def execute(self, job: Job, program: bytes) -> Execution:
         self.port.reset_input_buffer()
@@ -133,12 +137,7 @@ class _Board:
 
     def _prepare(self, program: bytes, digest: str) -> str:
         """Have the board load the program; returns the name of its firmware."""
-        hello = None
-        while hello is None and time.monotonic() < self.deadline:
-            self._send("\n" + lines.written("hello"))  # the first end of a line ends what was left in the board's UART
-            hello = self._heard(min(self.deadline, time.monotonic() + _ACK_S), "hello")
-        if hello is None:
-            self._fail(_SILENT)
+        hello = self._hello()
         if hello.version != lines.VERSION:
             self._fail(f"the board speaks version {hello.version} of the line protocol, not {lines.VERSION}")
         if (loaded := hello.fields.get("program", "-")) != digest:
@@ -149,6 +148,17 @@ class _Board:
                 )
             self._give("program", program)
         return hello.fields.get("name", "a board without a name")
+
+    def _hello(self) -> lines.Line:
+        """What the board says of itself; all that it says before answers earlier lines."""
+        hello = None
+        while hello is None and time.monotonic() < self.deadline:
+            self._send("\n" + lines.written("hello"))  # the first end of a line ends what was left in the board's UART
+            hello = self._heard(min(self.deadline, time.monotonic() + _ACK_S), "hello")
+        if hello is None:
+            self._fail(_SILENT)
+        self.has_repeated = False
+        return hello
 
     def _run(self, repetitions: int, digest: str) -> tuple[bytes, list[float]]:
         """Outputs one after the other, and the milliseconds of every repetition."""
@@ -174,15 +184,24 @@ class _Board:
         opening = lines.written(verb, **fields, bytes=len(content))
         place, attempts = None, 0
         while place != len(content):
+            if time.monotonic() > self.deadline:
+                sent = f"{place or 0:,} of {len(content):,} bytes of the {verb}"
+                self._fail(f"the board has only {sent} after `device.timeout_s`; raise it")
             if attempts == _MAX_ATTEMPTS:
                 self._fail(_ERRORS["line"])
             data = content[place or 0 :][:_DATA_BYTES].hex()
             self._send(opening if place is None else lines.written("data", offset=place, data=data))
-            said = self._heard(min(self.deadline, time.monotonic() + _ACK_S), "ack")
+            said = self._heard(min(self.deadline, time.monotonic() + _ACK_S), "ack", "ok")
+            if said and said.verb == "ok":  # the last acknowledgement was lost
+                break
             wanted = said.number("offset") if said else None
             attempts = attempts + 1 if wanted in (None, place) else 0
+            self.has_repeated |= attempts > 0
             place = place if wanted is None else wanted
-        said = self._answer("ok")
+        else:
+            said = self._answer("ok")
+        if self.has_repeated:
+            self._hello()
         if verb == "program" and said.fields.get("program") != hashlib.sha256(content).hexdigest():
             self._fail(_ERRORS["line"])
 
@@ -199,11 +218,16 @@ class _Board:
             if said and said.verb in verbs:
                 return said
             if said and said.verb == "error":
-                where, code = said.fields.get("where", ""), said.number("code") or 0
-                known = _ERRORS.get(where)
-                self._fail(known.format(code=code) if known else f"the board reports {where[:80]!r}, {code}")
+                self._check_error(said)
             self.log.append(text)
         return None
+
+    def _check_error(self, said: lines.Line) -> None:
+        where, code = said.fields.get("where", ""), said.number("code") or 0
+        if where == "line" and self.has_repeated:
+            return
+        known = _ERRORS.get(where)
+        self._fail(known.format(code=code) if known else f"the board reports {where[:80]!r}, {code}")
 
     def _send(self, line: str) -> None:
         self.port.write(line.encode() + b"\n")
