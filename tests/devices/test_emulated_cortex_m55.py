@@ -18,6 +18,7 @@ from lowerdeck import devices
 from lowerdeck.contracts.devices import DeviceError
 from lowerdeck.devices import emulated_cortex_m55 as device
 from lowerdeck.devices.arm_runner import EXECUTE, addresses
+from lowerdeck.devices.gdb import GdbStub
 from lowerdeck.devices.self_test.expected import PROGRAM
 from lowerdeck.fingerprints.digests import file_digest
 from lowerdeck.formats.elf import symbol_addresses
@@ -171,3 +172,8 @@ def test_a_crash_of_the_firmware_is_noticed(tmp_path: Path) -> None:
     crashing.write_bytes(content)
     with pytest.raises(DeviceError, match=r"the firmware crashed \(HardFault\)|the emulator ended"):
         device.execute(device.Options(image=str(crashing)), self_test_job(tmp_path, timeout_s=30.0))
+
+
+def test_a_folder_whose_path_is_too_long_for_a_socket(tmp_path: Path) -> None:
+    with pytest.raises(DeviceError, match=r"AF_UNIX path too long; name a folder with a short path in TMPDIR"):
+        GdbStub(tmp_path / ("x" * 108), time.monotonic() + 5, lambda: True)

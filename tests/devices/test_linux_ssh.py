@@ -138,6 +138,32 @@ def test_a_board_that_is_full_says_so(board: linux_ssh.Options, runner: Path, tm
         linux_ssh.execute(full, self_test_job(tmp_path))
 
 
+def local_shell(folder: Path, before: str) -> str:
+    """A client whose board is a shell of this machine, which does something `before` each command."""
+    client = folder / "ssh"
+    passed_over = 'while [ "$1" != -- ]; do shift; done; shift 2'
+    client.write_text(f'#!/bin/sh\n{passed_over}\nHOME="{folder}/my home"\n{before}\nexec sh -c "$*"\n')
+    client.chmod(0o755)
+    return str(client)
+
+
+def test_a_home_with_a_space_gets_the_runner(tmp_path: Path) -> None:
+    """The shell took it for two words."""
+    runner = tmp_path / "made"
+    runner.mkdir()
+    (runner / "runner").write_text("#!/bin/sh\necho it runs >&2; exit 5\n")
+    options = linux_ssh.Options(host="pi", ssh=local_shell(tmp_path, ""), runner=str(runner))
+    with pytest.raises(DeviceError, match=r"(?s)ended with status 5; .*it runs"):
+        linux_ssh.execute(options, self_test_job(tmp_path))
+    assert len(list((tmp_path / "my home/.cache/lowerdeck").iterdir())) == 1
+
+
+def test_a_greeting_is_quoted_with_a_way_out(tmp_path: Path) -> None:
+    options = linux_ssh.Options(host="pi", ssh=local_shell(tmp_path, "echo Welcome"), python=sys.executable)
+    with pytest.raises(DeviceError, match=r"(?s)it begins with b'Welcome\\n\{.*its ~/.bashrc, print it at a terminal"):
+        linux_ssh.execute(options, self_test_job(tmp_path))
+
+
 @needs_ssh
 @pytest.mark.slow
 def test_a_cross_compiled_runner_for_aarch64(board: linux_ssh.Options, home: Path, tmp_path: Path) -> None:

@@ -43,6 +43,10 @@ class GdbStub:
                 time.sleep(0.005)
             except TimeoutError:
                 raise DeviceError("the emulator cannot be reached within the time limit") from None
+            except OSError as error:  # the path of a Unix socket has at most 107 characters
+                raise DeviceError(
+                    f"the emulator cannot be reached at {address}: {error}; name a folder with a short path in TMPDIR"
+                ) from None
 
     def close(self) -> None:
         """Close the connection."""

@@ -94,9 +94,9 @@ def execute(options: Options, job: Job) -> Execution:
             answer, log = _by_python(options, job, what)
         else:
             answer, log = _by_runner(options, job, what, Path(options.runner).expanduser())
+        executed = wheel.execution(answer, log, what)
     except DeviceError as error:
         raise DeviceError(f"{error}{_hint(str(error), options)}", error.log) from error
-    executed = wheel.execution(answer, log, what)
     notes = (*executed.notes, f"started by {shlex.join(options.launcher)}") if options.launcher else executed.notes
     return dataclasses.replace(executed, notes=notes)
 
@@ -110,7 +110,7 @@ def _by_python(options: Options, job: Job, what: str) -> tuple[bytes, str]:
 
 def _by_runner(options: Options, job: Job, what: str, runner: Path) -> tuple[bytes, str]:
     name, packed = native.archive(runner)
-    folder, launcher = f"$HOME/.cache/lowerdeck/{name}", shlex.join(options.launcher)
+    folder, launcher = f'"$HOME"/.cache/lowerdeck/{name}', shlex.join(options.launcher)
     # LD_LIBRARY_PATH for launchers that ignore the runner's own search path.
     run = f"[ -x {folder}/runner ] || exit {_NOT_THERE}; LD_LIBRARY_PATH={folder} exec {launcher} {folder}/runner"
     # Moved into place as a whole, so that an interrupted copy is never executed.
@@ -150,6 +150,11 @@ def _hint(message: str, options: Options) -> str:
         return (
             "\nThe board needs Python 3.11 with `pip install executorch==1.5.1`, named in `device.options.python`, or "
             "a compiled runner (lowerdeck devices runner --help)"
+        )
+    if wheel.NO_OUTPUTS in message:
+        return (
+            "\nWhere that is a greeting of the board's shell, as from its ~/.bashrc, print it at a terminal alone: "
+            "[ -t 1 ] && echo ..."
         )
     if "GLIBC" in message:
         return "\nThe board's C library is older than the compiler's: compile the runner with the board's toolchain"

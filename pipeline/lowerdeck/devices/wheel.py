@@ -12,6 +12,7 @@ from lowerdeck.formats.pte import DelegateCall, KernelCall, read_pte
 from lowerdeck.formats.pte_requirements import argument_tensors
 
 RUNNER = Path(__file__).with_name("wheel_runner.py").resolve()
+NO_OUTPUTS = "answered something else than outputs"
 _MAX_HEAD_BYTES = 1 << 26
 _ALIGNMENT_BYTES = 64
 """Of tensors in the runtime's debug buffer."""
@@ -78,7 +79,7 @@ def execution(answer: bytes, log: str, what: str) -> Execution:
             notes=(f"executed by {head['runtime']}",),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DeviceError(f"{what} answered something else than outputs: {error}", log) from error
+        raise DeviceError(f"{what} {NO_OUTPUTS}: {error}; it begins with {answer[:80]!r}", log) from error
 
 
 def _debug_buffer_bytes(program: bytes) -> int:
