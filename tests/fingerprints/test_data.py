@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.datasets import arrays, image_table
 from lowerdeck.fingerprints.data import (
     array_digest,
     contents_digest,
     file_digest,
     files_digest,
+    files_read,
     model_digest,
     text_digest,
     unwatched,
@@ -93,3 +98,26 @@ def test_what_dvc_does_not_watch_is_listed(tmp_path: Path, monkeypatch: pytest.M
         str(tmp_path / "elsewhere/pictures"),
         "weights.pt",
     ]
+
+
+def test_folders_that_only_a_list_names_are_listed_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After all images of such a list were replaced, `lowerdeck repro` said that everything is up to date."""
+    monkeypatch.chdir(tmp_path)
+    list_path = tmp_path / "data/inputs/list.csv"
+    for folder in ("data/inputs", "elsewhere/more", "arrays"):
+        (tmp_path / folder).mkdir(parents=True)
+    images = [tmp_path / "elsewhere" / "1.png", tmp_path / "elsewhere/more" / "2.png", tmp_path / "data/inputs/3.png"]
+    for image in images:
+        Image.new("RGB", (8, 8)).save(image)
+    list_path.write_text("image\n" + "\n".join(map(str, images)) + "\n")
+    options = image_table.Options(calibration=str(list_path), evaluation=str(list_path))
+    with files_read() as read:
+        image_table.fingerprint(options)
+    assert unwatched(asdict(options), ["data/inputs"], read) == [str(tmp_path / "elsewhere")], "with what is below it"
+    assert unwatched(asdict(options), ["data/inputs", "elsewhere"], read) == []
+
+    np.savez("arrays/samples.npz", inputs=np.zeros((2, 3), np.float32))
+    samples = arrays.Options(calibration="arrays/samples.npz", evaluation="arrays/samples.npz")
+    with files_read() as read:
+        arrays.fingerprint(samples)
+    assert unwatched(asdict(samples), ["data/inputs"], read) == ["arrays/samples.npz"], "its folder is not meant"

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,8 @@ from lowerdeck.compat.terminal import progress_bar
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.fingerprints import digests
 from lowerdeck.formats.regular_files import check_regular
+
+_READ: ContextVar[set[Path] | None] = ContextVar("_READ", default=None)
 
 
 def file_digest(path: Path) -> str:
@@ -39,7 +43,9 @@ def files_digest(files: Mapping[str, Path]) -> str:
     Raises:
         LowerdeckError: a file cannot be read, or its name is not UTF-8.
     """
-    total = hashlib.sha256()
+    total, read = hashlib.sha256(), _READ.get()
+    if read is not None:
+        read.update(files.values())
     with progress_bar(total=len(files), desc="fingerprint", unit="file", delay=1, disable=None) as progress:
         for name in sorted(files):
             try:
@@ -79,11 +85,36 @@ def model_digest(weights: str | None, options: Mapping[str, Any]) -> str:
     return total.hexdigest()
 
 
-def unwatched(values: Any, watched: Iterable[str]) -> list[str]:
-    """The files and folders that options name outside of the `watched` ones, all relative to the current folder."""
-    folders = [Path(each).resolve() for each in watched]
-    named = {text: Path(text).resolve() for text in _texts(values) if _names_a_file(text)}
-    return sorted(text for text, path in named.items() if not any(path.is_relative_to(each) for each in folders))
+@contextmanager
+def files_read() -> Iterator[set[Path]]:
+    """The files that `files_digest` reads meanwhile, by the paths that it was given."""
+    read = set[Path]()
+    before = _READ.set(read)
+    try:
+        yield read
+    finally:
+        _READ.reset(before)
+
+
+def unwatched(values: Any, watched: Iterable[str], read: Collection[Path] = ()) -> list[str]:
+    """What is outside of the `watched` files and folders, all relative to the current folder.
+
+    Args:
+        values: Options, of which the files and folders that they name are listed.
+        watched: Files and folders.
+        read: Files, of which the folders are listed where no option names them: a list of images may name any.
+    """
+    known = {Path(each).resolve() for each in watched}
+    named = [text for text in _texts(values) if _names_a_file(text)]
+    given = {Path(text) for text in named}
+    further = sorted({str(path.parent) for path in read if path not in given})
+    found = []
+    for text in (*named, *further):
+        path = Path(text).resolve()
+        if known.isdisjoint((path, *path.parents)):
+            found.append(text)
+            known.add(path)
+    return sorted(found)
 
 
 def _contents(path: Path) -> bytes | None:
