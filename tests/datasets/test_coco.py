@@ -132,6 +132,36 @@ def test_masks_need_outlines(tmp_path: Path, segmentation: Any, message: str) ->
         coco.load(stored(tmp_path, [{**BOX, "segmentation": segmentation}], targets="masks"), SHAPES, 0)
 
 
+@pytest.mark.parametrize("targets", ["boxes", "masks"])
+def test_a_photo_that_is_stored_turned_is_refused(tmp_path: Path, targets: Any) -> None:
+    """Boxes of the upright picture lay elsewhere in the stored one, which is what the model sees."""
+    options = stored(tmp_path, [{**BOX, "segmentation": [[4, 8, 12, 8, 12, 20]]}], targets=targets)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    for name in ("a.png", "b.png"):
+        Image.new("RGB", (24, 32)).save(tmp_path / name, exif=exif)
+    dataset = coco.load(options, SHAPES, 0)
+    with pytest.raises(
+        LowerdeckError, match=r"\.png has 32x24 pixels and its image 24x32.* is turned by its EXIF orientation"
+    ):
+        dataset.evaluation.target(0)  # type: ignore[attr-defined]
+    Image.new("RGB", (16, 12)).save(tmp_path / "a.png")
+    Image.new("RGB", (16, 12)).save(tmp_path / "b.png")
+    with pytest.raises(LowerdeckError, match=r"32x24 pixels and its image 16x12.*pixels of the stored image"):
+        dataset.evaluation.target(0)  # type: ignore[attr-defined]
+
+
+def test_masks_have_no_class_255(tmp_path: Path) -> None:
+    """Objects of that class did not count, as if they were crowds."""
+    options = stored(tmp_path, [], targets="masks")
+    content = json.loads((tmp_path / "list.json").read_text())
+    content["categories"] = [{"id": number, "name": f"kind {number}"} for number in range(255)]
+    (tmp_path / "list.json").write_text(json.dumps(content))
+    with pytest.raises(LowerdeckError, match="has 255 classes; masks can have 254, because 255 is a pixel that does"):
+        coco.load(options, SHAPES, 0)
+    assert coco.load(coco.Options(**{**vars(options), "targets": "boxes"}), SHAPES, 0).num_classes == 255
+
+
 def test_files_that_are_something_else(tmp_path: Path) -> None:
     options = stored(tmp_path, [BOX])
     (tmp_path / "list.json").write_text("[]")

@@ -78,6 +78,13 @@ def test_faults_are_listed(tmp_path: Path, text: str, options: dict[str, Any], m
     assert all(message in str(caught.value) for message in messages), str(caught.value)
 
 
+def test_a_mask_of_another_size_than_its_image_is_refused(tmp_path: Path) -> None:
+    options = table(tmp_path, "image,m\n0.png,mask0.png\n", mask="m")
+    Image.new("L", (8, 16)).save(tmp_path / "mask0.png")
+    with pytest.raises(LowerdeckError, match=r"mask0\.png has 8x16 pixels and its image 16x8"):
+        image_table.load(options, SHAPES, 0).evaluation[0]
+
+
 def test_a_mask_of_several_channels_is_refused(tmp_path: Path) -> None:
     options = table(tmp_path, "image,m\n0.png,1.png\n", mask="m")
     with pytest.raises(LowerdeckError, match="a mask has mode RGB; allowed are images of one channel"):

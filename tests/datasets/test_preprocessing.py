@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import struct
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,8 +20,10 @@ from lowerdeck.datasets.preprocessing import (
     check_normalisation,
     check_resize,
     decoded_image,
+    decoded_mask,
     image_pixels,
     image_shape,
+    mask_pixels,
     normalised,
     shapes_without_batch,
     with_channels,
@@ -113,6 +117,24 @@ class TestModes:
         Image.fromarray(np.ones((4, 4), dtype=np.float32)).save(tmp_path / "depth.tiff")
         with pytest.raises(LowerdeckError, match=r"depth\.tiff has floats of 32 bits.*a dataset of arrays"):
             image_pixels(decoded_image(tmp_path / "depth.tiff"), (1, 4, 4), None, "nearest")
+
+    @pytest.mark.parametrize("bits", [2, 4])
+    def test_indices_of_a_mask_with_few_bits_stay_what_they_are(self, bits: int, tmp_path: Path) -> None:
+        """Pillow stretches such grey to 0 ... 255: class 1 was read as 85 or 17."""
+        indices = np.arange(2**bits, dtype=np.uint8)[None]
+        rows = np.packbits(np.unpackbits(indices.T, axis=1)[:, -bits:].ravel()).tobytes()
+        header = struct.pack(">IIBBBBB", 2**bits, 1, bits, 0, 0, 0, 0)
+        chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(b"\0" + rows)), (b"IEND", b""))
+        mask, image = tmp_path / "mask.png", tmp_path / "image.png"
+        mask.write_bytes(
+            b"\x89PNG\r\n\x1a\n"
+            + b"".join(
+                struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+                for name, body in chunks
+            )
+        )
+        Image.new("RGB", (2**bits, 1)).save(image)
+        assert mask_pixels(decoded_mask(mask, image), (1, 2**bits), None).tolist() == indices.tolist()
 
     def test_grey_is_repeated_before_the_rows(self) -> None:
         pixels = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)

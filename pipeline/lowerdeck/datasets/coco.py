@@ -90,6 +90,7 @@ def load(options: Options, input_shapes: Sequence[Sequence[int]], seed: int) -> 
 
     def split(found: Annotations) -> image_folder.ImageFileSplit:
         def target(row: int) -> Any:
+            preprocessing.check_size(found.files[row], found.sizes[row], f"the entry of {found.files[row]}")
             if options.targets == "boxes":
                 return _boxes(options, found, row, shape[1:])
             return _mask(options, found, row, shape[1:])
@@ -98,6 +99,12 @@ def load(options: Options, input_shapes: Sequence[Sequence[int]], seed: int) -> 
 
     loaded = {name: split(found) for name, found in listed.items()}
     known = names["evaluation"] if options.targets == "boxes" else ("background", *names["evaluation"])
+    if options.targets == "masks" and len(known) > _NO_CLASS:
+        raise LowerdeckError(
+            f"{options.evaluation} has {len(known) - 1} classes; masks can have {_NO_CLASS - 1}, because {_NO_CLASS} "
+            "is a pixel that does not count. Remove categories, or set category_ids: false or targets: boxes "
+            "(dataset.options)"
+        )
     return splits.LoadedDataset(
         num_classes=len(known),
         calibration=loaded["calibration"],

@@ -107,7 +107,7 @@ def load(options: Options, input_shapes: Sequence[Sequence[int]], seed: int) -> 
         def target(row: int) -> Any:
             if table.values is not None:
                 return table.values[row]
-            mask = preprocessing.decoded_image(table.masks[row])
+            mask = preprocessing.decoded_mask(table.masks[row], table.images[row])
             return preprocessing.mask_pixels(mask, size, options.resize, options.fit)
 
         has_target = table.values is not None or bool(table.masks)

@@ -73,13 +73,7 @@ def load(options: Options, input_shapes: Sequence[Sequence[int]], seed: int) -> 
         images, masks = _pairs(options, name)
 
         def target(row: int) -> Any:
-            decoded = preprocessing.decoded_image(masks[row])
-            size = preprocessing.decoded_image(images[row]).size
-            if decoded.size != size:
-                raise LowerdeckError(
-                    f"{masks[row]} has {decoded.width}x{decoded.height} pixels and its image {size[0]}x{size[1]}; a "
-                    "mask has one value for each pixel of its image"
-                )
+            decoded = preprocessing.decoded_mask(masks[row], images[row])
             return preprocessing.mask_pixels(decoded, shape[1:], options.resize, options.fit)
 
         labels = [None] * len(images)

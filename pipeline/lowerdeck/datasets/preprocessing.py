@@ -6,7 +6,8 @@ accuracy means something only when the pixels are the same everywhere.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 PIXEL_SCALE = 1 / 255
 MAX_PIXELS = 16_384
 """Longest `resize`: an image of that size takes 0.8 GB."""
+_EXIF_ORIENTATION = 0x0112
 INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")
 
 
@@ -200,13 +202,58 @@ def decoded_image(path: Path) -> Image.Image:
     Raises:
         LowerdeckError: it is damaged, of an unknown format, or too large to be honest.
     """
+    with _opened(path) as image:
+        image.load()
+        return image
+
+
+def decoded_mask(path: Path, image: Path) -> Image.Image:
+    """The mask in a file, as stored, whose image has as many pixels.
+
+    Raises:
+        LowerdeckError: its image has another size, or see `decoded_image`.
+    """
+    with _opened(path) as mask:
+        arguments = mask.tile[0][3] if mask.tile else ""
+        stored_as = arguments if isinstance(arguments, str) else str((*(arguments or ()), "")[0])
+        mask.load()
+    check_size(image, mask.size, str(path))
+    # Pillow stretches 2 and 4 bits of grey to 0 ... 255.
+    step = {"L;2": 85, "L;4": 17}.get(stored_as, 1)
+    return mask.point([value // step for value in range(256)]) if step > 1 else mask
+
+
+def check_size(path: Path, size: tuple[int, int], described_by: str) -> None:
+    """Raise LowerdeckError unless an image is stored with this width and height; only its header is read.
+
+    Args:
+        path: The image.
+        size: That of what says what is in the image.
+        described_by: What says so, for the message.
+    """
+    with _opened(path) as image:
+        stored, is_turned = image.size, image.size != size and image.getexif().get(_EXIF_ORIENTATION, 1) > 1
+    if stored != size:
+        raise LowerdeckError(
+            f"{described_by} has {size[0]}x{size[1]} pixels and its image {stored[0]}x{stored[1]}; both must be of one "
+            "size"
+            + (
+                f": {path} is turned by its EXIF orientation only where it is shown; store it upright, e.g. by "
+                "`mogrify -auto-orient`"
+                if is_turned
+                else ", because positions count in pixels of the stored image"
+            )
+        )
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Image.Image]:
     from PIL import Image
 
     check_regular(path)
     try:
         with Image.open(path) as image:
-            image.load()
-            return image
+            yield image
     except Exception as error:  # PIL's readers of many formats fail in as many ways: SyntaxError, ValueError, ...
         reason = " ".join(str(error).split()) or type(error).__name__
         raise LowerdeckError(f"image {path} cannot be decoded: {reason}; repair or remove it") from error
