@@ -1,6 +1,7 @@
 """Stage export: model factory and weights -> build/export/program.pt2."""
 
 from lowerdeck.execution.arithmetic import fix_arithmetic
+from lowerdeck.execution.chosen.class_names import check_class_names
 from lowerdeck.execution.chosen.dataset import chosen_dataset
 from lowerdeck.execution.chosen.model import chosen_model
 from lowerdeck.execution.chosen.task import chosen_task
@@ -19,7 +20,8 @@ def main() -> None:
     config = section(ModelConfig)
     layout = config.memory_format, config.input_dtypes, config.sequences_as_images or False
     program = export(chosen_model(), config.input_shapes, config.dynamic_shapes, *layout)
-    check_task(program, chosen_dataset(build.seed), chosen_task())
+    dataset, task = chosen_dataset(build.seed), chosen_task()
+    check_class_names(dataset, task, check_task(program, dataset, task))
     write_program(paths.EXPORTED, program)
 
 

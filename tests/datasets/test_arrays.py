@@ -110,6 +110,15 @@ def test_bad_content(tmp_path: Path, content: dict[str, Any], message: str) -> N
         load({**write(tmp_path, **content), "num_classes": 3})
 
 
+def test_every_class_has_a_name_or_none(tmp_path: Path) -> None:
+    (tmp_path / "names.txt").write_text("cat\ndog\n")
+    options = {**write(tmp_path, inputs=inputs(), labels=np.array([0, 1, 0, 1, 1])), "num_classes": 2}
+    options["class_names"] = str(tmp_path / "names.txt")
+    assert load(options).class_names == ("cat", "dog")
+    with pytest.raises(ConfigurationError, match=r"num_classes is 4, and .*names\.txt names 2 classes; name every cl"):
+        load({**options, "num_classes": 4})
+
+
 def test_all_that_is_wrong_is_reported_at_once(tmp_path: Path) -> None:
     wrong: dict[str, Any] = {
         "inputs": np.zeros((5, 3), np.float32),

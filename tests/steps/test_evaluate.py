@@ -179,7 +179,7 @@ class TestCheckTask:
     def test_fewer_outputs_than_classes_are_refused(self) -> None:
         program = export(small_network(), [[1, 3, 32, 32]])  # ten classes
         split = Images([0])
-        check_task(program, Data(split, num_classes=10), CLASSIFICATION)
+        assert check_task(program, Data(split, num_classes=10), CLASSIFICATION) == 10
         with pytest.raises(LowerdeckError, match="a sample has the class 10 and the model 10 outputs"):
             check_task(program, Data(split, num_classes=11), CLASSIFICATION)
 
@@ -187,7 +187,7 @@ class TestCheckTask:
         program = export(torch.nn.Conv2d(3, 2, 3), [[1, 3, 32, 32]])
         with pytest.raises(LowerdeckError, match=r"returns shape \[1, 2, 30, 30\] where classification needs scores"):
             check_task(program, Data(Images([0])), CLASSIFICATION)
-        check_task(program, Data(Images([0])), FIDELITY)
+        assert check_task(program, Data(Images([0])), FIDELITY) is None
 
     def test_damaged_targets_anywhere_in_the_evaluation_split_are_listed_at_once(self) -> None:
         class Listed(Images):

@@ -108,6 +108,11 @@ def load(
     paths = [options.calibration, options.evaluation, *([] if options.training is None else [options.training])]
     arrays = {path: _read(Path(path)) for path in paths}
     names = class_names.read(options.class_names)
+    if names and options.num_classes not in (None, len(names)):
+        raise ConfigurationError(
+            f"dataset.options.num_classes is {options.num_classes}, and {options.class_names} names {len(names)} "
+            "classes; name every class, or set num_classes: null"
+        )
     num_classes = options.num_classes or len(names) or _counted_classes(arrays[options.evaluation])
     problems = [
         f"{path}: {problem}"

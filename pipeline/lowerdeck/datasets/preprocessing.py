@@ -20,7 +20,7 @@ from lowerdeck.datasets.placement import FITS, placed, placement
 from lowerdeck.formats.regular_files import check_regular
 
 if TYPE_CHECKING:
-    from PIL import Image
+    from PIL import Image, ImageFile
 
 PIXEL_SCALE = 1 / 255
 MAX_PIXELS = 16_384
@@ -247,7 +247,7 @@ def check_size(path: Path, size: tuple[int, int], described_by: str) -> None:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Image.Image]:
+def _opened(path: Path) -> Iterator[ImageFile.ImageFile]:
     from PIL import Image
 
     check_regular(path)

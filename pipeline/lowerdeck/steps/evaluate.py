@@ -225,24 +225,35 @@ MAX_FAULTS = 20
 """Most samples whose targets are refused one by one."""
 
 
-def check_task(program: ExportedProgram, dataset: Dataset, task: ChosenTask) -> None:
+def check_task(program: ExportedProgram, dataset: Dataset, task: ChosenTask) -> int | None:
     """Execute the float program on one evaluation sample, and check that the task can judge its outputs.
 
     Where the dataset can tell targets without their inputs, those of all evaluation samples are checked with these
     outputs, so that a damaged one does not end the build after it was compiled.
+
+    Returns:
+        The number of scores that classes are chosen from; None for a task that chooses none.
 
     Raises:
         LowerdeckError: it cannot, or some targets are wrong; nothing has been lowered yet.
     """
     split = dataset.evaluation
     if not len(split):
-        return
+        return None
     (sample,) = evaluate({"float": torch_program(program)}, [0], dataset, with_inputs=task.needs_inputs)
     specs = tuple(OutputSpec(name=name) for name in output_names(program))
     highest = dataset.num_classes - 1 if dataset.num_classes and isinstance(sample.target, int) else sample.target
     records = RecordsBuilder(task, specs, 1)
     records.add(0, sample.values, highest, sample.inputs)
-    records.finish()
+    num_scores = records.finish().task.get("float", {}).get("num_scores")
+    _check_targets(split, dataset, task, specs, sample)
+    return None if num_scores is None else int(num_scores[0])
+
+
+def _check_targets(
+    split: Split, dataset: Dataset, task: ChosenTask, specs: Sequence[OutputSpec], sample: SampleOutputs
+) -> None:
+    """Check all targets of a split with the outputs and inputs of one sample."""
     target_of = getattr(split, "target", None)
     if target_of is None or dataset.structural or not task.task.TARGETS:
         return

@@ -4,20 +4,61 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lowerdeck.contracts.errors import ConfigurationError
 from lowerdeck.execution.resolved_config import section
 
 if TYPE_CHECKING:
     from lowerdeck.contracts.samples import Dataset
+    from lowerdeck.evaluation.records import ChosenTask
 
 
 def chosen_class_names(dataset: Dataset) -> tuple[str, ...]:
     """Those of the dataset, or else those that come with the model's weights; empty where neither has some."""
-    from lowerdeck import models
-    from lowerdeck.config.schema import ModelConfig
     from lowerdeck.contracts.samples import class_names
 
-    if found := class_names(dataset):
-        return found
+    return class_names(dataset) or _of_weights(dataset)
+
+
+def check_class_names(dataset: Dataset, task: ChosenTask, num_scores: int | None) -> None:
+    """Check that classes have the same indices in the dataset and in the model, as far as both name them.
+
+    Either may name classes that the other lacks. What is likely wrong, but cannot be known, is printed.
+
+    Args:
+        dataset: The chosen one.
+        task: The chosen one; decoders of detection may move classes, so that theirs are not compared.
+        num_scores: Number of scores that a classifier returns; None for other tasks.
+
+    Raises:
+        ConfigurationError: a name has one index in the dataset and another in the weights.
+    """
+    from lowerdeck.contracts.samples import class_names
+
+    given, known = class_names(dataset), _of_weights(dataset)
+    if "boxes" in task.task.TARGETS:
+        return
+    # ImageNet has two classes `crane`, so that a name may have several indices.
+    moved = [name for index, name in enumerate(given) if name in known and known[index : index + 1] != (name,)]
+    if moved:
+        raise ConfigurationError(
+            f"{moved[0]!r} is class {given.index(moved[0])} of the dataset and output {known.index(moved[0])} of the "
+            f"model, by the names of classes that come with model.weights; {len(moved)} of {len(given)} classes have "
+            "another place. Name the classes of the dataset in the order of the model (image_table: "
+            "dataset.options.classes, arrays: a file class_names), or correct `class_names` in the metadata of the "
+            "weights"
+        )
+    if given and num_scores is not None and num_scores > len(given) and not known:
+        print(
+            f"export: warning: the dataset names {len(given)} classes and the model returns {num_scores} scores; class "
+            f"{len(given) - 1} ({given[-1]}) is compared with score {len(given) - 1}. If the model has classes in "
+            "between of which there are no samples, name them too (image_table: dataset.options.classes)"
+        )
+
+
+def _of_weights(dataset: Dataset) -> tuple[str, ...]:
+    from lowerdeck import models
+    from lowerdeck.config.schema import ModelConfig
+
     config = section(ModelConfig)
     source = models.source(config.source)
     names = getattr(source, "class_names", None)
