@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pytest
 import torch
 from safetensors.numpy import save_file
+from safetensors.torch import save_file as save_tensors
 
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.datasets import array_checks, arrays
@@ -100,6 +101,10 @@ BAD_CONTENT: dict[str, tuple[dict[str, Any], str]] = {
         {"inputs": inputs(), "labels": np.array([0, 1, 2, 3, 3])},
         "2 labels .* 0 ... 2, .* is 3 at row 3",
     ),
+    "recordings of several labels": (
+        {"inputs": inputs(), "labels": np.array([0, 1, 2, 1, 0]), "groups": np.array([3, 3, 4, 4, 5])},
+        "2 groups have several labels, the first is 3 with 0, 1; a group is one recording",
+    ),
     "label below 0": ({"inputs": inputs(), "labels": np.array([0, -1, 2, 0, 1])}, "first is -1 at row 1"),
 }
 
@@ -108,6 +113,13 @@ BAD_CONTENT: dict[str, tuple[dict[str, Any], str]] = {
 def test_bad_content(tmp_path: Path, content: dict[str, Any], message: str) -> None:
     with pytest.raises(LowerdeckError, match=message):
         load({**write(tmp_path, **content), "num_classes": 3})
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.bfloat16])
+def test_dtypes_that_numpy_lacks_are_refused(tmp_path: Path, dtype: torch.dtype) -> None:
+    save_tensors({"inputs": torch.zeros(5, 4).to(dtype)}, tmp_path / "a.safetensors")
+    with pytest.raises(LowerdeckError, match=r"a dtype that NumPy lacks .*; allowed are float32, .*`inputs.float\(\)`"):
+        load({"calibration": str(tmp_path / "a.safetensors"), "evaluation": str(tmp_path / "a.safetensors")})
 
 
 def test_every_class_has_a_name_or_none(tmp_path: Path) -> None:

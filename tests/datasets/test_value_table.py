@@ -14,7 +14,7 @@ from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.datasets import image_table, value_table
 
 TABLE = pd.DataFrame(
-    {"a": [1.0, 2.0, 3.0], "b": [10.0, 20.0, 30.0], "c": [0.1, 0.2, 0.3], "kind": ["ok", "bad", "ok"], "run": [4, 4, 7]}
+    {"a": [1.0, 2.0, 3.0], "b": [10.0, 20.0, 30.0], "c": [0.1, 0.2, 0.3], "kind": ["ok", "bad", "ok"], "run": [4, 5, 7]}
 )
 SHAPES = [[1, 2], [1, 1, 1]]
 
@@ -37,7 +37,7 @@ def test_columns_become_inputs_and_targets(tmp_path: Path, suffix: str) -> None:
         for sample in (dataset.evaluation[index] for index in range(3))
     )
     assert found[0] == ([[1.0, 0.0]], (1, 1, 1), {"label": 0, "group": 4})
-    assert found[1] == ([[2.0, 2.0]], (1, 1, 1), {"label": 1, "group": 4})
+    assert found[1] == ([[2.0, 2.0]], (1, 1, 1), {"label": 1, "group": 5})
     assert (dataset.num_classes, dataset.class_names) == (2, ("ok", "bad"))
     assert value_table.target_kind(options) == "class"
 
@@ -109,6 +109,13 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
 def test_options_are_checked(tmp_path: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         stored(tmp_path, ".csv", **options)
+
+
+def test_a_recording_of_several_labels_is_refused(tmp_path: Path) -> None:
+    """It had the label of the row that came first, and the order of rows depends on build.seed."""
+    options = stored(tmp_path, ".csv", TABLE.assign(run=[4, 4, 7]), label="kind", classes=["ok", "bad"], group="run")
+    with pytest.raises(LowerdeckError, match="1 groups have several labels, the first is 4 with 0, 1; a group is one"):
+        value_table.fingerprint(options)
 
 
 def test_lists_of_images_may_be_parquet(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save_file, save_model
 from torch import nn
 
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
@@ -142,7 +142,35 @@ def test_what_counts_as_a_path(weights: str, expected: bool) -> None:
     assert checkpoints.is_path(weights) is expected
 
 
-@pytest.mark.parametrize("dtype", [torch.complex64, torch.int8, torch.bool])
+class Tied(nn.Module):
+    """A language model, whose last layer has the weight of the embedding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(10, 4), nn.Linear(4, 10, bias=False)
+        self.head.weight = self.embedding.weight
+
+
+def test_one_of_the_names_of_a_tensor_is_enough(tmp_path: Path) -> None:
+    """save_model, which safetensors advises for such models, leaves the others out; they were called missing."""
+    trained, loaded = Tied(), Tied()
+    save_model(trained, str(tmp_path / "a.safetensors"))
+    checkpoints.load_into(loaded, str(tmp_path / "a.safetensors"))
+    assert torch.equal(loaded.head.weight, trained.head.weight)
+    save_file({"other": torch.ones(1)}, tmp_path / "b.safetensors")
+    with pytest.raises(ConfigurationError, match=r"2 missing \(embedding.weight, head.weight\)"):
+        checkpoints.load_into(Tied(), str(tmp_path / "b.safetensors"))
+
+
+def test_different_tensors_for_one_are_refused(tmp_path: Path) -> None:
+    """The one that came last was taken without a word."""
+    state = {"embedding.weight": torch.zeros(10, 4), "head.weight": torch.ones(10, 4)}
+    save_file(state, tmp_path / "a.safetensors")
+    with pytest.raises(ConfigurationError, match=r"embedding\.weight and head\.weight differ, and the model has one"):
+        checkpoints.load_into(Tied(), str(tmp_path / "a.safetensors"))
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.int8, torch.bool, torch.float8_e4m3fn])
 @pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
 def test_weights_that_are_no_real_floats_are_refused(tmp_path: Path, dtype: torch.dtype, suffix: str) -> None:
     path = tmp_path / f"w{suffix}"

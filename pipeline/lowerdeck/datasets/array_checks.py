@@ -83,6 +83,21 @@ def _target_problems(arrays: Mapping[str, npt.NDArray[np.generic]], num_classes:
         yield "it contains both labels and targets; a task compares outputs with one of them"
     if "groups" in arrays and "labels" not in arrays:
         yield "it contains groups without labels; store a label for each sample, too"
+    if {"labels", "groups"} <= set(arrays) and arrays["labels"].shape == arrays["groups"].shape:
+        yield from group_problems(arrays["labels"], arrays["groups"])
     targets = arrays.get("targets")
     if targets is not None and targets.dtype.kind == "f" and (count := int((~np.isfinite(targets)).sum())):
         yield f"{count} of {targets.size} values of targets are NaN or infinite; remove or correct the samples"
+
+
+def group_problems(labels: npt.NDArray[np.generic], groups: npt.NDArray[np.generic]) -> Iterator[str]:
+    """Says which groups have several labels, of which any could be that of the group."""
+    pairs = np.unique(np.stack([groups.ravel(), labels.ravel()]), axis=1)
+    mixed, counts = np.unique(pairs[0], return_counts=True)
+    if (mixed := mixed[counts > 1]).size:
+        listed = ", ".join(map(str, pairs[1][pairs[0] == mixed[0]]))
+        yield (
+            f"{mixed.size} groups have several labels, the first is {mixed[0]} with {listed}; a group is one "
+            "recording, and its samples are judged together: number the parts of a recording with other labels as "
+            "other groups, or leave groups out to judge every sample by itself"
+        )

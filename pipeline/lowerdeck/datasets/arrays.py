@@ -2,8 +2,8 @@
 
 Each file contains `inputs` [n x ...], or `input_0`, `input_1`, ... for a model with several inputs, and optionally
 what the outputs are compared with: integer `labels` [n], or `targets` [n x ...] of any shape (values, masks, 0/1
-labels). Integer `groups` [n] name the recording that each sample belongs to. Neither format can contain code; numpy's
-pickles are refused.
+labels). Integer `groups` [n] name the recording that each sample belongs to; those of a recording have one label.
+Neither format can contain code; numpy's pickles are refused.
 """
 
 from __future__ import annotations
@@ -185,5 +185,10 @@ def _read(path: Path) -> dict[str, npt.NDArray[np.generic]]:
         return read_npz(path)
     try:
         return dict(load_file(path))
-    except (ValueError, OSError, EOFError, KeyError, TypeError, SafetensorError) as error:
+    except (AttributeError, TypeError) as error:  # what NumPy says of names of dtypes that it lacks
+        raise LowerdeckError(
+            f"{path} has a dtype that NumPy lacks ({error}); allowed are {', '.join(array_checks.DTYPES)}. Store it in "
+            "the model's dtype, e.g. `inputs.float()`"
+        ) from error
+    except (ValueError, OSError, EOFError, KeyError, SafetensorError) as error:
         raise LowerdeckError(f"{path} cannot be read as .safetensors: {error}") from error

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from lowerdeck.contracts.errors import ConfigurationError
-from lowerdeck.datasets import preprocessing, splits, tables
+from lowerdeck.datasets import array_checks, preprocessing, splits, tables
 from lowerdeck.datasets.faults import raise_faults
 from lowerdeck.fingerprints import data
 
@@ -41,7 +41,7 @@ class Options:
     values: list[str] = field(default_factory=list)
     """Columns with numbers that the outputs are compared with."""
     group: str | None = None
-    """Column with the number of the recording that a row belongs to, beside `label`."""
+    """Column with the number of the recording that a row belongs to, beside `label`; all its rows have one label."""
 
     def __post_init__(self) -> None:
         if not self.inputs or not all(self.inputs):
@@ -129,6 +129,8 @@ def _split(
         stored.append(values.astype(np.float32).reshape(len(rows), *shape[1:]))
     labels = tables.labels(path, rows, options.label, options.classes, faults) if options.label else None
     groups = tables.labels(path, rows, options.group, (), faults) if options.group else None
+    if labels and groups and not faults:
+        faults.extend(array_checks.group_problems(np.array(labels), np.array(groups)))
     targets = tables.numbers(path, rows, options.values, faults).astype(np.float32) if options.values else None
     raise_faults(path, faults)
     return splits.ArraySplit(

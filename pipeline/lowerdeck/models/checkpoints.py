@@ -6,7 +6,7 @@ import json
 import pickle
 import re
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,9 +85,11 @@ def load_into(model: torch.nn.Module, weights: str, ignored_prefixes: Iterable[s
         {
             name: str(value.dtype).removeprefix("torch.")
             for name, value in state.items()
-            if name in own and own[name].is_floating_point() and not value.is_floating_point()
+            if name in own and own[name].is_floating_point() and not _is_plain_float(value)
         },
     )
+    tied = _tied(own)
+    _check_tied(weights, state, tied)
     misshaped = [
         f"{name} is {list(value.shape)} in the file and {list(own[name].shape)} in the model"
         for name, value in state.items()
@@ -100,7 +102,11 @@ def load_into(model: torch.nn.Module, weights: str, ignored_prefixes: Iterable[s
         misshaped = misshaped or [" ".join(str(error).split())]
         _raise_mismatch(model, weights, {"of another shape": misshaped})
     else:
-        _raise_mismatch(model, weights, {"missing": result.missing_keys, "unexpected": result.unexpected_keys})
+        missing = set(result.missing_keys)
+        # A file has one name of what a model has by several: safetensors.torch.save_model leaves the others out.
+        missing -= {name for names in tied if not missing.issuperset(names) for name in names}
+        lacking = [name for name in result.missing_keys if name in missing]
+        _raise_mismatch(model, weights, {"missing": lacking, "unexpected": result.unexpected_keys})
     _check_finite(weights, state)
 
 
@@ -143,7 +149,8 @@ def _safetensors_dtypes(path: Path) -> dict[str, str]:
     return {
         name: dtype
         for name, dtype in dtypes.items()
-        if dtype.startswith("C") or (name.endswith((".weight", ".bias")) and not dtype.startswith(("F", "BF")))
+        if dtype.startswith(("C", "F8", "F6_", "F4"))
+        or (name.endswith((".weight", ".bias")) and not dtype.startswith(("F", "BF")))
     }
 
 
@@ -152,8 +159,34 @@ def _check_dtypes(weights: str, found: Mapping[str, str]) -> None:
         listed = _format_names([f"{name} is {dtype}" for name, dtype in found.items()])
         raise ConfigurationError(
             f"model.weights is {weights}, with {len(found)} tensors of a dtype that the float model cannot take "
-            f"({listed}); allowed are real floating-point numbers: save the weights before quantization, as float32"
+            f"({listed}); allowed are floating-point numbers of 16, 32 or 64 bits: save the weights before "
+            "quantization, as float32"
         )
+
+
+def _is_plain_float(value: torch.Tensor) -> bool:
+    """Whether PyTorch computes with such numbers; those of 8 bits are only stored."""
+    return value.is_floating_point() and value.element_size() > 1
+
+
+def _tied(state: Mapping[str, torch.Tensor]) -> list[list[str]]:
+    """All names of each tensor that has several, such as an embedding that is also the weight of the last layer."""
+    names: dict[Any, list[str]] = {}
+    for name, value in state.items():
+        if value.numel():
+            names.setdefault((value.data_ptr(), value.shape, value.stride()), []).append(name)
+    return [each for each in names.values() if len(each) > 1]
+
+
+def _check_tied(weights: str, state: Mapping[str, torch.Tensor], tied: Iterable[Sequence[str]]) -> None:
+    for names in tied:
+        first, *others = [name for name in names if name in state] or [""]
+        for name in others:
+            if not state[name].equal(state[first]):
+                raise ConfigurationError(
+                    f"model.weights is {weights}, where {first} and {name} differ, and the model has one tensor for "
+                    "both (tied weights); use a checkpoint of this model, or build the model without tying them"
+                )
 
 
 def _check_finite(weights: str, state: Mapping[str, torch.Tensor]) -> None:
