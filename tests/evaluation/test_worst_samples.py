@@ -55,7 +55,7 @@ def test_masks_of_the_worst_are_drawn_side_by_side() -> None:
 
 
 def test_boxes_have_their_names_and_samples_that_are_right_come_last() -> None:
-    worst = keeper("detection", 2, decoder={"name": "boxes"})
+    worst = keeper("detection", 2, decoder={"name": "boxes", "candidates": "rows"})
     wanted = Boxes(boxes=np.array([[8.0, 8, 40, 40]]), classes=np.array([1]), crowd=np.array([False]))
     for box in ([8, 8, 40, 40], [20, 30, 60, 60]):
         row = np.tile(np.array([[*box, 0.0, 0.9]], np.float32), (6, 1))

@@ -22,6 +22,7 @@ GRIDS = {"grids": [[4, 5], [2, 2]], "anchors": [[[0.2, 0.3], [0.4, 0.1]], [[0.6,
 CASES: dict[str, tuple[dict[str, Any], list[tuple[int, ...]]]] = {
     "boxes": ({"name": "boxes", "is_normalized": True}, [(1, 40, 4), (1, 40, 3)]),
     "boxes_in_one": ({"name": "boxes", "layout": "cxcywh", "activation": "sigmoid"}, [(1, 7, 40)]),
+    "boxes_of_few": ({"name": "boxes", "candidates": "rows", "iou_threshold": None}, [(1, 20, 30)]),
     "boxes_softmax": (
         {"name": "boxes", "layout": "yxyx", "is_normalized": True, "activation": "softmax", "background": "last",
          "boxes": "out_1", "scores": "out_0"}, [(1, 40, 4), (1, 40, 4)],
@@ -54,7 +55,7 @@ class Detection(ctypes.Structure):
 
 
 @pytest.mark.parametrize("integers", [False, True])
-@pytest.mark.parametrize("case", quick_first(CASES, 4))
+@pytest.mark.parametrize("case", quick_first(CASES, 5))
 def test_detections_are_those_of_the_evaluation(tmp_path: Path, case: str, integers: bool) -> None:
     decoder, shapes = CASES[case]
     kind: dict[str, Any] = {"dtype": "int8", "scale": 0.031, "zero_point": 5} if integers else {}

@@ -70,6 +70,7 @@ def _of_rows(name: str, chosen: Mapping[str, Any], names: list[str]) -> dict[str
     return found | {
         "BOX_LAYOUT": f"LOWERDECK_{_LAYOUTS[chosen['layout']]}",
         "IS_NORMALIZED": str(int(chosen["is_normalized"])),
+        "CANDIDATES_ARE_COLUMNS": {None: "(-1)", "rows": "0", "columns": "1"}[chosen["candidates"]],
     }
 
 

@@ -40,7 +40,8 @@ class Options:
     """What turns the outputs into boxes: `name`, a module of pipeline/lowerdeck/tasks/decoders (`boxes`, `ssd`,
     `torchvision`, `yolo`) or the dotted name of a module of a package under `plugins`, and its options."""
     max_detections: int = 100
-    """Most detections of an image that count, those with the highest scores: COCO's 100."""
+    """Most detections of an image that count, of all classes together: those with the highest scores, as in firmware.
+    pycocotools counts as many of each class; for its number where more than 100 are found in an image, set 1000."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.max_detections <= 1000:

@@ -164,6 +164,25 @@ def test_candidates_in_one_output_either_way_with_objectness() -> None:
         boxes.decode(options, {"boxes": rows[..., :4], "scores": rows[:, 1:, 4:]}, SIZE)
 
 
+@pytest.mark.parametrize("shape", [(84, 84), (50, 95), (95, 50)])
+def test_rows_or_columns_that_could_be_either_have_to_be_named(shape: tuple[int, int]) -> None:
+    """The longer dimension was taken for candidates: DETR's 50 queries of 91 classes became 95 of 46."""
+    rows = GENERATOR.uniform(0, 1, (1, *shape))
+    with pytest.raises(LowerdeckError, match=r"whether its rows or its columns .*decoder\.candidates: rows for"):
+        boxes.decode(boxes.Options(), {"output": rows}, SIZE)
+    found = boxes.decode(boxes.Options(candidates="rows"), {"output": rows}, SIZE)
+    turned = boxes.decode(boxes.Options(candidates="columns"), {"output": rows.transpose(0, 2, 1)}, SIZE)
+    assert found.num_classes == turned.num_classes == shape[1] - 4
+    assert found.boxes == pytest.approx(turned.boxes)
+
+
+def test_few_candidates_are_possible_and_too_few_numbers_are_not() -> None:
+    values = GENERATOR.uniform(0, 1, (1, 3, 8))
+    assert boxes.decode(boxes.Options(candidates="rows"), {"output": values}, SIZE).num_classes == 4
+    with pytest.raises(LowerdeckError, match=r"returns \[1, 3, 8\], .*candidates is columns"):
+        boxes.decode(boxes.Options(candidates="columns"), {"output": values}, SIZE)
+
+
 def test_of_two_boxes_of_a_class_the_better_one_stays() -> None:
     options = selection.SelectionOptions(score_threshold=0.2, iou_threshold=0.5)
     both = np.array([[0.0, 0, 10, 10], [1, 0, 11, 10], [40, 40, 90, 200]])

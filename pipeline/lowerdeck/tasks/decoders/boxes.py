@@ -23,6 +23,10 @@ class Options(selection.SelectionOptions):
     scores: str | None = None
     """Name of the output with scores [1, n, classes]; null for the second one. Where the model has one output, it holds
     boxes and scores in one row, [1, n, 4 + classes] or [1, 4 + classes, n]."""
+    candidates: Literal["rows", "columns"] | None = None
+    """Where the model has one output, whether each row or each column of it is a candidate: `rows` for DETR's [1, n,
+    4 + classes], `columns` for YOLOv8's [1, 4 + classes, n]. Null takes the longer dimension for n, if it is at least
+    twice as long."""
     layout: Literal["xyxy", "yxyx", "xywh", "cxcywh"] = "xyxy"
     """Meaning of the four numbers: corners, or (`xywh`) left, top, width and height, or (`cxcywh`) the centre first."""
     is_normalized: bool = False
@@ -58,10 +62,20 @@ def decode(options: Options, outputs: Mapping[str, Any], size: tuple[int, int]) 
 
 def _of_one_output(options: Options, outputs: Mapping[str, Any]) -> tuple[Any, Any]:
     values = output_choice.chosen(outputs, options.boxes, "task.options.decoder.boxes").astype(np.float64)
-    if values.ndim != 2 or min(values.shape) < 5:
+    numbers = {"rows": values.shape[-1:], "columns": values.shape[:1]}.get(options.candidates or "", values.shape)
+    if values.ndim != 2 or min(numbers) < 5:
         raise LowerdeckError(
             f"the model returns {[1, *values.shape]}, and the decoder boxes needs [1, n, 4 + classes] or "
-            "[1, 4 + classes, n]; choose another one in task.options.decoder, e.g. yolo or ssd for raw heads"
+            f"[1, 4 + classes, n] (task.options.decoder.candidates is {options.candidates or 'null'}); choose another "
+            "one in task.options.decoder, e.g. yolo or ssd for raw heads"
         )
-    values = values.T if values.shape[0] < values.shape[1] else values  # candidates are many, classes are few
+    few, many = sorted(values.shape)
+    if options.candidates is None and many < 2 * few:
+        raise LowerdeckError(
+            f"the model returns {[1, *values.shape]}, and nothing says whether its rows or its columns are "
+            "candidates; set task.options.decoder.candidates: rows for [1, n, 4 + classes] such as DETR's, or columns "
+            "for [1, 4 + classes, n] such as YOLOv8's"
+        )
+    are_columns = values.shape[0] < values.shape[1] if options.candidates is None else options.candidates == "columns"
+    values = values.T if are_columns else values
     return values[:, :4], values[:, 4:]

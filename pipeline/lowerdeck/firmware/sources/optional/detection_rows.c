@@ -86,7 +86,8 @@ void lowerdeck_decode(const void *const *outputs, lowerdeck_candidates *candidat
   lowerdeck_matrix boxes = lowerdeck_matrix_of(outputs, LOWERDECK_BOXES_OUTPUT);
   lowerdeck_matrix scores = lowerdeck_matrix_of(outputs, LOWERDECK_SCORES_OUTPUT);
   if (LOWERDECK_BOXES_OUTPUT == LOWERDECK_SCORES_OUTPUT) {
-    if (scores.rows < scores.columns) { /* candidates are many, classes are few */
+    const int are_columns = LOWERDECK_CANDIDATES_ARE_COLUMNS; /* negative where the longer dimension is theirs */
+    if (are_columns < 0 ? scores.rows < scores.columns : are_columns) {
       const lowerdeck_matrix given = scores;
       scores.rows = given.columns, scores.columns = given.rows;
       scores.row_stride = given.column_stride, scores.column_stride = given.row_stride;
