@@ -12,6 +12,7 @@ import pytest
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.datasets import audio_streams
 from lowerdeck.datasets.front_end import FrontEnd, compute
+from lowerdeck.tasks import streaming_detection
 from tests.datasets import published
 from tests.datasets.sounds import origin, tone
 
@@ -41,12 +42,30 @@ def test_windows_overlap_in_all_frames_but_one(tmp_path: Path) -> None:
 
 
 def test_parts_of_a_recording_have_their_own_events(tmp_path: Path) -> None:
-    split = audio_streams.load(options(tmp_path, stream_s=1.75), FRAME, seed=0).evaluation
-    assert len(split) == 2, "the rest of half a second is left out"
+    split = audio_streams.load(options(tmp_path, stream_s=2.0), FRAME, seed=0).evaluation
     events = {origin(split, index): split[index].target["events_s"].tolist() for index in range(2)}
     path = tmp_path / "evaluation.wav"
-    assert events == {f"{path} from 0 s": [], f"{path} from 1.75 s": [[-0.25, 0.25]]}
+    assert events == {f"{path} from 0 s": [[1.5, 2.0]], f"{path} from 2 s": []}
     assert len({split.digest(index) for index in range(2)}) == 2
+
+
+def test_an_event_that_is_cut_counts_in_neither_part(tmp_path: Path) -> None:
+    """A model that fired in it had a false accept in the first part and missed it in the second one."""
+    split = audio_streams.load(options(tmp_path, stream_s=1.75), FRAME, seed=0).evaluation
+    assert len(split) == 2, "the rest of half a second is left out"
+    targets = {origin(split, index): split[index].target for index in range(2)}
+    path = tmp_path / "evaluation.wav"
+    expected = {f"{path} from 0 s": [1.5, 2.0], f"{path} from 1.75 s": [-0.25, 0.25]}
+    for place, event in expected.items():
+        target = targets[place]
+        assert (target["events_s"].tolist(), target["uncounted_s"].tolist()) == ([], [event])
+        times = target["first_call_s"] + target["call_s"] * np.arange(80)
+        fires = (times > event[0]) & (times < event[1])
+        assert fires.any()
+        found = streaming_detection.record(
+            streaming_detection.Options(scores="probabilities"), {"y": fires.astype(float)[None, :, None]}, target
+        )
+        assert (found["events"], found["accepted"], found["false_accepts"]) == (0, 0, 0)
 
 
 def test_the_loud_event_is_where_the_list_says(tmp_path: Path) -> None:

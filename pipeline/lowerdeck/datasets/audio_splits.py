@@ -193,6 +193,8 @@ class Stream:
     """None for the end of the recording."""
     events_s: tuple[tuple[float, float], ...]
     """Begin and end of every event, from the start of the recording."""
+    uncounted_s: tuple[tuple[float, float], ...] = ()
+    """Those of the recording's events that are not wholly in this part."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,6 +227,7 @@ class StreamSplit:
         last_sample = self.options.num_samples(self.num_frames)
         target: Mapping[str, Any] = {
             "events_s": np.array(stream.events_s, dtype=np.float64).reshape(-1, 2) - stream.start_s,
+            "uncounted_s": np.array(stream.uncounted_s, dtype=np.float64).reshape(-1, 2) - stream.start_s,
             "first_call_s": last_sample / rate,
             "call_s": self.options.hop_samples / rate,
         }

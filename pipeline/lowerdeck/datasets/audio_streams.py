@@ -35,7 +35,8 @@ class Options(audio.AudioOptions):
     """Path of the JSON list for evaluation."""
     stream_s: float | None = None
     """Cuts recordings into streams of this length, each with its own initial state, so that intervals can be resampled
-    from them; null to leave them whole. All streams of a split must be of one length; a rest is left out."""
+    from them; null to leave them whole. All streams of a split must be of one length; a rest is left out. An event that
+    is cut counts in neither stream: it can be neither missed nor accepted, and calls that fire in it are no errors."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -103,21 +104,19 @@ def _num_frames(options: Options, input_shapes: Sequence[Sequence[int]]) -> int:
 
 
 def _parts(recording: audio_splits.Stream, stream_s: float | None) -> list[audio_splits.Stream]:
-    """The streams of a recording; an event belongs to the stream in which it ends."""
+    """The streams of a recording, each with the events that are wholly in it and those that are not."""
     if stream_s is None:
         return [recording]
     count = int(audio.duration_s(recording.file) / stream_s + 1e-6)
-    return [
-        audio_splits.Stream(
-            file=recording.file,
-            start_s=number * stream_s,
-            end_s=(number + 1) * stream_s,
-            events_s=tuple(
-                event for event in recording.events_s if number * stream_s <= event[1] < (number + 1) * stream_s
-            ),
+    parts = []
+    for number in range(count):
+        start, end = number * stream_s, (number + 1) * stream_s
+        inside = tuple(event for event in recording.events_s if start <= event[0] and event[1] <= end)
+        others = tuple(event for event in recording.events_s if event not in inside)
+        parts.append(
+            audio_splits.Stream(file=recording.file, start_s=start, end_s=end, events_s=inside, uncounted_s=others)
         )
-        for number in range(count)
-    ]
+    return parts
 
 
 def _recordings(path: Path) -> list[audio_splits.Stream]:

@@ -23,6 +23,7 @@ from lowerdeck.tasks import outputs as output_choice
 
 TARGETS = ("events",)
 _FIELDS = ("events_s", "first_call_s", "call_s")
+"""Of a target, which may have `uncounted_s` too: events that a stream has in part or not at all."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -89,7 +90,7 @@ def timeline(options: Options, outputs: Mapping[str, Any], target: Any) -> Timel
         LowerdeckError: the dataset has no times of events, or the model no such score.
     """
     scores = _probabilities(options, outputs)
-    if not isinstance(target, Mapping) or set(target) != set(_FIELDS):
+    if not isinstance(target, Mapping) or set(target) - {"uncounted_s"} != set(_FIELDS):
         raise LowerdeckError(
             f"streaming_detection needs the times of events ({', '.join(_FIELDS)}) as target, and the dataset has "
             f"{type(target).__name__}; choose dataset: audio_streams, or another task"
@@ -97,7 +98,8 @@ def timeline(options: Options, outputs: Mapping[str, Any], target: Any) -> Timel
     events = np.asarray(target["events_s"], dtype=np.float64).reshape(-1, 2)
     times = float(target["first_call_s"]) + float(target["call_s"]) * np.arange(len(scores))
     fires = scores > options.threshold
-    near = [_within(times, start, end + options.ignore_within_s) for start, end in events]
+    uncounted = np.asarray(target.get("uncounted_s", ()), dtype=np.float64).reshape(-1, 2)
+    near = [_within(times, start, end + options.ignore_within_s) for start, end in (*events, *uncounted)]
     elsewhere = fires & ~np.any(near, axis=0) if near else fires
     accepted = [bool((fires & _within(times, start, end + options.accept_within_s)).any()) for start, end in events]
     return Timeline(
