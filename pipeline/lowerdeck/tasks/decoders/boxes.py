@@ -62,8 +62,8 @@ def decode(options: Options, outputs: Mapping[str, Any], size: tuple[int, int]) 
 
 def _of_one_output(options: Options, outputs: Mapping[str, Any]) -> tuple[Any, Any]:
     values = output_choice.chosen(outputs, options.boxes, "task.options.decoder.boxes").astype(np.float64)
-    numbers = {"rows": values.shape[-1:], "columns": values.shape[:1]}.get(options.candidates or "", values.shape)
-    if values.ndim != 2 or min(numbers) < 5:
+    needed = {"rows": values.shape[-1:], "columns": values.shape[:1], None: values.shape}[options.candidates]
+    if values.ndim != 2 or min(needed) < 5:
         raise LowerdeckError(
             f"the model returns {[1, *values.shape]}, and the decoder boxes needs [1, n, 4 + classes] or "
             f"[1, 4 + classes, n] (task.options.decoder.candidates is {options.candidates or 'null'}); choose another "
