@@ -17,8 +17,8 @@ def main() -> None:
     from lowerdeck.config.compose import compose, render
     from lowerdeck.config.flavor import check_installed
     from lowerdeck.config.yaml_text import plain_values
-    from lowerdeck.fingerprints.closures import stage_code
-    from lowerdeck.fingerprints.data import files_read, unwatched
+    from lowerdeck.fingerprints.closures import stage_code, unwatched_by
+    from lowerdeck.fingerprints.data import files_read
 
     with files_read() as read:
         config = compose(Path("params.yaml"), Path("conf"))
@@ -26,7 +26,7 @@ def main() -> None:
     write_json(paths.CODE, stage_code(asdict(config), Path.cwd()))
     write_text(paths.CONFIG, render(config))
     watched = plain_values(Path("dvc.yaml").read_text(encoding="utf-8"))["stages"]["compose"]["deps"]
-    outside = unwatched([asdict(config.model), asdict(config.dataset)], watched, read)
+    outside = unwatched_by(asdict(config), watched, read)
     for path in outside[:MAX_NAMED]:
         print(f"compose: DVC does not notice changes of {path}; list it in dvc.yaml under the deps of compose")
     if len(outside) > MAX_NAMED:

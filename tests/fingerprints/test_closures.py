@@ -9,7 +9,15 @@ from typing import Any
 
 import pytest
 
-from lowerdeck.fingerprints.closures import Node, Sources, closure, code_digest, stage_closures, stage_code
+from lowerdeck.fingerprints.closures import (
+    Node,
+    Sources,
+    closure,
+    code_digest,
+    stage_closures,
+    stage_code,
+    unwatched_by,
+)
 from lowerdeck.fingerprints.digests import file_digest
 from tests.project import REPOSITORY, SOURCE_FOLDERS
 
@@ -49,6 +57,11 @@ def edited(path: Path, config: Mapping[str, Any], workspace: Path) -> dict[str, 
         return stage_code(config, workspace)
     finally:
         path.write_bytes(content)
+
+
+def changed_by(path: Path, config: Mapping[str, Any], workspace: Path) -> set[str]:
+    before, after = stage_code(config, workspace), edited(path, config, workspace)
+    return {stage for stage in before if before[stage] != after[stage]}
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -159,6 +172,39 @@ def test_code_of_the_user_counts_with_what_it_imports(workspace: Path, tmp_path:
     assert {stage for stage in before if before[stage] != after[stage]} == {
         "export", "quantize", "evaluate", "firmware",  # these take names of classes from the weights
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "line", ["importlib.import_module(f'plugins.nets.{kind}')", "__import__('plugins.nets.' + kind)"]
+)
+def test_all_code_of_the_user_counts_where_it_imports_by_a_computed_name(
+    workspace: Path, tmp_path: Path, line: str
+) -> None:
+    """An edit of a network that the user's own registry opened rebuilt nothing."""
+    (tmp_path / "stages").symlink_to(workspace / "stages")
+    (tmp_path / "pipeline").symlink_to(workspace / "pipeline")
+    (tmp_path / "plugins" / "nets").mkdir(parents=True)
+    (tmp_path / "plugins" / "zoo.py").write_text(f"import importlib\n\ndef make(kind):\n    return {line}.Net()\n")
+    (tmp_path / "plugins" / "plain.py").write_text("Net = 1\n")
+    net = tmp_path / "plugins" / "nets" / "small.py"
+    net.write_text("Net = 1\n")
+    registry, plain = (config_for("xnnpack", options={"factory": f"plugins.{name}:make"}) for name in ("zoo", "plain"))
+    assert "export" in changed_by(net, registry, tmp_path)
+    assert not changed_by(net, plain, tmp_path)
+
+
+def test_unwatched_files_of_a_target_and_code_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for file in ("boards/my.ini", "my_models/net.py", "my_layers.py", "plugins/net.py"):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).touch()
+    config = {
+        "build": {"plugins": ["my_models", "my_layers", "plugins.net", "/usr", "lowerdeck"]},
+        "model": {},
+        "dataset": {},
+        "target": {"options": {"vela_config": "boards/my.ini"}},
+    }
+    assert unwatched_by(config, ["plugins"]) == ["boards/my.ini", "my_layers.py", "my_models"]
 
 
 def write_package(root: Path, **modules: str) -> Sources:

@@ -95,7 +95,7 @@ def test_what_dvc_does_not_watch_is_listed(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "weights.pt").touch()
     options = {"root": "data/inputs/pictures", "other": [str(tmp_path / "elsewhere/pictures")], "word": "pictures"}
     assert unwatched({**options, "weights": "weights.pt"}, ["data/inputs", "conf"]) == [
-        str(tmp_path / "elsewhere/pictures"),
+        "elsewhere/pictures",
         "weights.pt",
     ]
 
@@ -121,3 +121,14 @@ def test_folders_that_only_a_list_names_are_listed_too(tmp_path: Path, monkeypat
     with files_read() as read:
         arrays.fingerprint(samples)
     assert unwatched(asdict(samples), ["data/inputs"], read) == ["arrays/samples.npz"], "its folder is not meant"
+
+
+def test_a_folder_of_one_name_is_listed_if_it_is_written_as_a_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The builds with `./pictures` and with `/data` went on with the samples of before, without a word."""
+    (tmp_path / "project" / "pictures").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "project")
+    assert unwatched(["./pictures", "pictures", "..", "/usr", str(tmp_path)], ["conf"]) == sorted(
+        ["/usr", str(tmp_path), "pictures"]
+    )

@@ -2,7 +2,8 @@
 
 Modules of plug points count only if the configuration chooses them: a build for one backend does not depend on the code
 of another. A string that names a module, or a file next to the module that contains the string, counts as an import,
-because child processes are started by such names.
+because child processes are started by such names. Where code of the user imports by names that it computes, all of the
+user's code counts.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lowerdeck.fingerprints.data import unwatched
 from lowerdeck.fingerprints.digests import IGNORED, digest, file_digest
 from lowerdeck.fingerprints.imports import KEPT, imports_of
 from lowerdeck.registry.components import module_of
 
 PACKAGE = "lowerdeck"
 STAGES = "stages"
+_IMPORTS_BY_NAME = (b"importlib", b"pkgutil", b"__import__")
+"""Words in the source of a module that may import others by a name that it computes."""
 
 
 @dataclass(frozen=True)
@@ -78,10 +82,15 @@ class Sources:
         own = workspace / "pipeline"
         roots = {STAGES: workspace, PACKAGE: own if (own / PACKAGE).is_dir() else Path(__file__).parents[2]}
         for name in sorted({prefix.partition(".")[0] for prefix in plugins} - set(roots)):
-            folder = _folder_of(name, workspace)
+            folder = _folder_of(name, workspace) if name.isidentifier() else None  # a path opens no modules
             if folder is not None:
                 roots[name] = folder
         return cls(roots=roots)
+
+    def own(self) -> dict[str, Path]:
+        """The folder or file of each of the user's packages."""
+        places = {name: root / name for name, root in self.roots.items() if name not in (STAGES, PACKAGE)}
+        return {name: place if place.is_dir() else place.with_suffix(".py") for name, place in places.items()}
 
     def file(self, module: str) -> Path | None:
         """Source file of `module`; None if it is not in one of these packages."""
@@ -95,9 +104,10 @@ class Sources:
     def modules_below(self, package: str) -> list[str]:
         """All modules of `package`, including itself; only itself if it is a plain module."""
         file = self.file(package)
-        if file is None or file.name != "__init__.py":
+        folder = self.own().get(package) if file is None else file.parent  # plugins/ may lack __init__.py
+        if folder is None or (file is not None and file.name != "__init__.py"):
             return [package]
-        found = (path.relative_to(file.parent).with_suffix("") for path in sorted(file.parent.rglob("*.py")))
+        found = (path.relative_to(folder).with_suffix("") for path in sorted(folder.rglob("*.py")))
         return [".".join((package, *(part for part in path.parts if part != "__init__"))) for path in found]
 
 
@@ -168,6 +178,19 @@ def stage_code(config: Mapping[str, Any], workspace: Path) -> dict[str, str]:
     return {name: code_digest(modules, digest_of) for name, modules in closures.items()}
 
 
+def unwatched_by(config: Mapping[str, Any], watched: Iterable[str], read: Collection[Path] = ()) -> list[str]:
+    """Files, folders and packages of the user that a build depends on outside of the `watched` ones; see `unwatched`.
+
+    Args:
+        config: Resolved configuration as plain values.
+        watched: Files and folders relative to the current folder, which is that of the workspace.
+        read: See `unwatched`.
+    """
+    code = Sources.of_workspace(Path.cwd(), config["build"]["plugins"]).own()
+    options = config["model"], config["dataset"], config["target"], [*map(str, code.values())]
+    return unwatched(options, watched, read)
+
+
 def _node(module: str, config: Mapping[str, Any], sources: Sources) -> Node | None:
     file = sources.file(module)
     if file is None:
@@ -196,7 +219,11 @@ def _parents(module: str) -> Iterator[str]:
 def _reached(module: str, file: Path, config: Mapping[str, Any], sources: Sources) -> Iterator[str]:
     """Modules that one module imports or names, and those chosen through plug points among them."""
     package = module if file.name == "__init__.py" else module.rpartition(".")[0]
-    named = imports_of(file.read_bytes(), package)
+    source = file.read_bytes()
+    named = imports_of(source, package)
+    if module.partition(".")[0] in (own := sources.own()) and any(word in source for word in _IMPORTS_BY_NAME):
+        for name in own:
+            yield from sources.modules_below(name)
     # A name imported from a package is often a module, which is then reached instead of the package.
     modules = {f"{base}.{name}" if name and sources.file(f"{base}.{name}") else base for base, name in named.names}
     yield from modules

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -112,9 +113,15 @@ def unwatched(values: Any, watched: Iterable[str], read: Collection[Path] = ()) 
     for text in (*named, *further):
         path = Path(text).resolve()
         if known.isdisjoint((path, *path.parents)):
-            found.append(text)
+            found.append(_in_dvc_yaml(text))
             known.add(path)
     return sorted(found)
+
+
+def _in_dvc_yaml(text: str) -> str:
+    """A path as dvc.yaml is to name it: relative to the current folder, if it is below that."""
+    place = os.path.relpath(text)
+    return text if place.startswith(os.pardir) else place
 
 
 def _contents(path: Path) -> bytes | None:
@@ -128,7 +135,7 @@ def _contents(path: Path) -> bytes | None:
 def _names_a_file(text: str) -> bool:
     """Whether an option names a file, or a folder by a path: a word such as `data` may mean anything else."""
     try:
-        return Path(text).is_file() or ("/" in text.strip("./") and Path(text).is_dir())
+        return Path(text).is_file() or ("/" in text.rstrip("./") and Path(text).is_dir())
     except (OSError, ValueError):  # too long for a path, or a null character
         return False
 
