@@ -269,6 +269,39 @@ def test_data_without_end_is_refused_before_it_is_read(tmp_path: Path) -> None:
         engine.prepare(tmp_path, [], None)
 
 
+OUTSIDE = """
+from pathlib import Path
+from lowerdeck.sweeps import engine, point
+
+prepared = engine.prepare(Path.cwd(), ["quantization=int8"], None)
+((values, _),) = point.shared_for(Path.cwd(), prepared.folder.path).configured.values()
+print(values["build/config.yaml"]["model"]["fingerprint"])
+"""
+
+
+def test_a_sweep_notices_changed_files_outside_of_the_project(
+    make_project: Callable[[str], Project], tmp_path: Path
+) -> None:
+    """The same sweep again had the results of before; with the file in dvc.yaml, it copied the whole project."""
+    project, table = make_project("outside"), tmp_path / "table.txt"
+    (project.root / "plugins" / "net.py").write_text("def net(table): ...\n")
+    options = {"factory": "plugins.net:net", "kwargs": {"table": str(table)}}
+    project.edit_params(
+        model="custom", dataset="random", task="fidelity", target="xnnpack_cpu", plugins=["plugins.net"],
+        overrides={"model": {"options": options, "input_shapes": [[1, 3, 16, 16]]}},
+    )  # fmt: skip
+    pipeline = project.root / "dvc.yaml"
+    found = []
+    for content in ("unwatched", "not watched", "watched"):
+        table.write_text(content)
+        if content == "watched":
+            pipeline.write_text(pipeline.read_text().replace("      - conf\n", f"      - conf\n      - {table}\n", 1))
+        done = project.run(sys.executable, "-c", OUTSIDE)
+        assert done.returncode == 0, tail(done.stderr)
+        found.append(done.stdout.split()[-1])
+    assert len(set(found)) == 3
+
+
 def start(project: Project, *arguments: str) -> subprocess.Popen[str]:
     return project.start(*command(*arguments))
 

@@ -19,7 +19,7 @@ from lowerdeck.config.flavor import check_installed
 from lowerdeck.config.load import config_of
 from lowerdeck.config.yaml_text import plain_values
 from lowerdeck.contracts.errors import ConfigurationError
-from lowerdeck.fingerprints.closures import stage_code
+from lowerdeck.fingerprints.closures import stage_code, unwatched_by
 from lowerdeck.fingerprints.digests import digest
 from lowerdeck.fingerprints.keys import output_digests, stage_key, value_at
 from lowerdeck.fingerprints.versions import environment_packages
@@ -176,7 +176,7 @@ class PointBuild:
         store = self._shared.store
         with tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary)
-            if not store.contains(key) or not store.get(key, folder):
+            if not self._fetched(key, folder):
                 if (refused := self._shared.refused.get(key)) is not None:
                     raise refused
                 try:
@@ -193,6 +193,13 @@ class PointBuild:
             config = plain_values(text)
             values = {paths.CONFIG.as_posix(): config, paths.CODE.as_posix(): read_json(folder / paths.CODE)}
             return values, {path: sha256(folder / path) for path in values}
+
+    def _fetched(self, key: str, folder: Path) -> bool:
+        """Whether the store's result of compose is in `folder` now, and `key` covers all that it depends on."""
+        if not self._shared.store.contains(key) or not self._shared.store.get(key, folder):
+            return False
+        config = plain_values((folder / paths.CONFIG).read_text(encoding="utf-8"))
+        return not unwatched_by(config, self._shared.stages[COMPOSE].sources)
 
     def _ensure_result(self, stage: Stage) -> None:
         """Make sure that the store has the result of `stage`."""

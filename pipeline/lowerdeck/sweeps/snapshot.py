@@ -25,9 +25,10 @@ _NEVER_LINKED = ("build", "dvc.lock", "mlflow", ".git", ".dvc", SWEEPS.name)
 
 
 def copied_entries(stages: Iterable[Stage]) -> list[str]:
-    """Entries of the project's folder that a sweep copies: all sources in dvc.yaml except data and conf/."""
-    named = {source.partition("/")[0] for stage in stages for source in stage.sources}
-    return sorted({*named, *ALWAYS} - {DATA, CONF})
+    """Entries of the project's folder that a sweep copies: all sources in dvc.yaml there except data and conf/."""
+    sources = {Path(source) for stage in stages for source in stage.sources}
+    named = {source.parts[0] for source in sources if not source.is_absolute()}
+    return sorted({*named, *ALWAYS} - {DATA, CONF, os.pardir})
 
 
 def data_sources_of(stages: Iterable[Stage]) -> list[str]:
