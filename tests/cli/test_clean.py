@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from mlflow.entities import LoggedModelOutput
 from lowerdeck.artifacts.files import write_text
 from lowerdeck.cli import clean
 from lowerdeck.contracts.errors import LowerdeckError
-from lowerdeck.execution.cleaning import remove_below
+from lowerdeck.execution.cleaning import remove_below, unused_cache
 from lowerdeck.sweeps import cleaning
 from lowerdeck.sweeps.folder import Folder, Sweep
 from lowerdeck.sweeps.store.result_store import ResultStore
@@ -172,6 +173,52 @@ def test_objects_of_dvc_that_nothing_refers_to(project: Project) -> None:
     assert "1 objects of DVC's cache" in old.stdout
     assert not unused.exists()
     assert set(cache.glob("*/*")) == used
+
+
+def test_what_commits_refer_to_stays_in_a_workspace_below_the_root_of_its_repository(tmp_path: Path) -> None:
+    """Without .git beside dvc.yaml, only what the workspace refers to was kept."""
+    workspace = Project(tmp_path / "deploy")
+    workspace.root.mkdir()
+    (workspace.root / "dvc.yaml").write_text("stages: {make: {cmd: cp source made, deps: [source], outs: [made]}}\n")
+    identity = {f"GIT_{who}_{what}": "a@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    for command in ("git init -q ..", "dvc init -q --subdir"):
+        assert workspace.run(*command.split()).returncode == 0
+    for content in ("first", "second"):
+        (workspace.root / "source").write_text(content)
+        for command in ("dvc repro -q", "git add -A .", f"git commit -q -m {content}", f"git tag {content}"):
+            done = workspace.run(*command.split(), **identity)
+            assert done.returncode == 0, done.stderr
+    assert not unused_cache(workspace.root, time.time() + 1).items
+    assert workspace.run("git", "tag", "-d", "first").returncode == 0
+    (kept,) = unused_cache(workspace.root, time.time() + 24 * 3600).items
+    assert kept.what == "1 objects of DVC's cache"
+
+
+def test_nothing_of_a_folder_on_another_disk_is_listed(tmp_path: Path) -> None:
+    """A link in place of sweeps/ ended the command before the kinds after it."""
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "sweeps").symlink_to(tmp_path / "disk")
+    with chdir(tmp_path / "project"):
+        sweep = make_sweep(OLD)
+        assert not cleaning.old_sweeps(Path.cwd(), time.time(), ()).items
+    assert (tmp_path / "disk" / sweep.name).is_dir()
+
+
+def test_ctrl_d_is_no(project: Project) -> None:
+    log = project.root / "build" / "logs" / "old.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.touch()
+    age(log)
+    typed, terminal = os.openpty()
+    os.write(typed, b"\x04")
+    command, variables = (*CLEAN, "--only", "build"), project.variables()
+    done = subprocess.run(
+        command, cwd=project.root, env=variables, stdin=terminal, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, tail(done.stderr)
+    assert done.stdout.endswith("nothing was removed\n")
+    assert log.exists()
 
 
 def test_nothing_outside_is_removed(tmp_path: Path) -> None:

@@ -30,11 +30,17 @@ def call(*command: str) -> None:
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two revisions: `first`, with a plan whose linear layer is refused, and the one that is checked out."""
     root = tmp_path_factory.mktemp("repository")
+    make_revisions(root)
+    return root
+
+
+def make_revisions(root: Path, *options: str) -> None:
+    """Commit `first` and `second` in `root`, with `options` for `dvc init`."""
     before = Path.cwd()
     os.chdir(root)
     try:
-        call("git", "init", "--quiet", "--initial-branch", "main")
-        call(sys.executable, "-m", "dvc", "init", "--quiet")
+        call("git", "init", "--quiet", "--initial-branch", "main", ".." if options else ".")
+        call(sys.executable, "-m", "dvc", "init", "--quiet", *options)
         stage = {"cmd": "mkdir -p build/partition && cp source.json build/partition/plan.json", "deps": ["source.json"]}
         stage["outs"] = ["build/partition/plan.json"]
         Path("dvc.yaml").write_text(yaml.safe_dump({"stages": {"partition": stage}}))
@@ -47,7 +53,6 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
             call("git", "tag", tag)
     finally:
         os.chdir(before)
-    return root
 
 
 @pytest.fixture
@@ -70,6 +75,15 @@ class TestRevision:
         assert (gained["after"]["name"], gained["before"]["reason"]["code"]) == ("linear", "not_quantized")
         assert shown["against"]["what"].startswith("revision first (")
         assert "the same nodes in the same partitions" in explain("--against", "HEAD")
+        assert "not_quantized" in explain("first")
+
+    def test_the_workspace_may_be_below_the_root_of_its_repository(
+        self, explain: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """DVC looks for paths from the root of git's repository, and found no plan of any revision."""
+        (tmp_path / "deploy").mkdir()
+        make_revisions(tmp_path / "deploy", "--subdir")
+        monkeypatch.chdir(tmp_path / "deploy")
         assert "not_quantized" in explain("first")
 
     def test_a_cache_without_it_says_how_to_get_it(

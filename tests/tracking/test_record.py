@@ -375,6 +375,19 @@ class TestRun:
         with pytest.raises(LowerdeckError, match="mlflow experiments restore"):
             track(config)
 
+    def test_a_build_below_the_root_of_its_repository_makes_it_not_dirty(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Every build that changed a metric seemed to be one of uncommitted code."""
+        metrics = Path("deploy/build/evaluate/metrics.json")
+        metrics.parent.mkdir(parents=True)
+        metrics.write_text("{}")
+        Path(".gitignore").write_text("mlflow/\n")
+        for arguments in ("init -q", "add .", "-c user.name=x -c user.email=x@x commit -q -m x"):
+            subprocess.run(["git", *arguments.split()], check=True)
+        monkeypatch.chdir("deploy")
+        config = write_build()
+        track(config)
+        assert details(runs()[0])["git.dirty"] == "false"
+
     def test_a_git_repository_gives_commit_and_dirtiness(self) -> None:
         def git(*arguments: str) -> None:
             subprocess.run(["git", "-c", "user.name=x", "-c", "user.email=x@x", *arguments], check=True)

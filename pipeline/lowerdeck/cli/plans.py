@@ -88,9 +88,10 @@ def _of_revision(revision: str) -> str:
 
     # Revisions before the check of partitions have the partitioner's plan only.
     errors = []
+    here = subprocess.run(["git", "rev-parse", "--show-prefix"], capture_output=True, text=True, check=False)
     for path in (paths.PLAN, paths.PLANNED):
         try:
-            text: str = dvc.api.read(path.as_posix(), rev=revision, mode="r")
+            text: str = dvc.api.read(f"{here.stdout.strip()}{path.as_posix()}", rev=revision, mode="r")
         except (DvcException, SCMError, OSError) as error:
             errors.append(" ".join(str(error).split()))
         else:

@@ -81,8 +81,8 @@ def newest(files: Iterable[Path]) -> float:
 
 
 def removable_folders(project: Path, kind: str, found: Iterable[tuple[Path, str, float]]) -> Removables:
-    """Files and folders below `project`, each with its description and the time of its last use."""
-    listed = list(found)
+    """Those of `found` that are below `project`, each given with its description and the time of its last use."""
+    listed = [entry for entry in found if is_inside(project, entry[0].parent)]
 
     def remove() -> None:
         for place, _, _ in listed:
@@ -145,8 +145,10 @@ def unused_cache(project: Path, before: float) -> Removables:
 
 
 def _unused_objects(repo: Any, project: Path, before: float) -> set[Path]:
+    from dvc.scm import NoSCM
+
     date = time.strftime("%Y-%m-%d", time.localtime(before))
-    has_git = (project / ".git").exists()
+    has_git = not isinstance(repo.scm, NoSCM)  # .git may be in a folder above
     everywhere = {"all_branches": True, "all_tags": True, "all_experiments": True, "commit_date": date}
     used: set[str] = set()
     for ids in repo.used_objs(**(everywhere if has_git else {}), force=True).values():

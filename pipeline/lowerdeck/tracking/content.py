@@ -193,7 +193,9 @@ def _git_state() -> tuple[str, str]:
     """The commit and whether anything differs from it, as texts; `none` outside a git repository."""
     commit = git_output("rev-parse", "--verify", "HEAD")
     # dvc.lock and build/ are outputs of a build, not inputs: they change before this stage runs.
-    changes = git_output("status", "--porcelain", "--", ":/", ":(top,exclude,glob)**/dvc.lock", ":(top,exclude)build")
+    changes = git_output(
+        "status", "--porcelain", "--", ":/", ":(top,exclude,glob)**/dvc.lock", ":(top,exclude,glob)**/build/**"
+    )
     if commit is None or changes is None:
         return "none", "none"
     return commit.strip(), str(bool(changes.strip())).lower()
