@@ -152,7 +152,9 @@ def _confirmed(count: int) -> bool:
     """
     if not sys.stdin.isatty():
         raise LowerdeckError("nothing was removed: there is no terminal to ask; --yes removes without asking")
-    return input(f"remove {'this item' if count == 1 else f'these {count} items'}? [y/N] ").strip().lower() in (
-        "y",
-        "yes",
-    )
+    try:
+        answer = input(f"remove {'this item' if count == 1 else f'these {count} items'}? [y/N] ")
+    except EOFError:  # Ctrl-D
+        print()
+        return False
+    return answer.strip().lower() in ("y", "yes")
