@@ -117,6 +117,22 @@ def test_what_cannot_be_an_override_is_refused(typed: str, message: str) -> None
         arguments.to_hydra_overrides([typed])
 
 
+def test_a_glob_lists_the_options_that_it_matches(tmp_path: Path) -> None:
+    """Hydra lists options of its own groups alone, so that every glob was refused."""
+    (tmp_path / "flavor").mkdir()
+    for name in ("mine_a", "mine_b"):
+        (tmp_path / "flavor" / f"{name}.yaml").touch()
+    typed = ["target=xnnpack_cpu", "flavor=glob([mine*,vela],exclude=*b)", "case=small"]
+    assert arguments.without_globs(typed, tmp_path)[::2] == typed[::2]
+    assert arguments.without_globs(["flavor=glob(mine*)"], tmp_path) == ["flavor=mine_a,mine_b"]
+    with pytest.raises(
+        ConfigurationError, match=r"flavor=glob\(none\*\): no option matches; there are: .*mine_a, mine_b"
+    ):
+        arguments.without_globs(["flavor=glob(none*)"], tmp_path)
+    with pytest.raises(ConfigurationError, match="no option matches; a glob is for one of model, "):
+        arguments.without_globs(["build.seed=glob(*)"], tmp_path)
+
+
 def test_an_interval_needs_a_sweeper_that_searches() -> None:
     given = arguments.to_hydra_overrides(["quantization.num_calibration_samples=interval(1,9)"])
     with pytest.raises(ConfigurationError, match="hydra/sweeper=optuna"):
@@ -135,6 +151,8 @@ def test_an_interval_needs_a_sweeper_that_searches() -> None:
         (["build.seed=range(0,1000000000)"], "the sweep has 1,000,000,000 points, and at most 10,000 are allowed"),
         (["build.seed=range(0,200)", "target=a,b", "build.num_threads=range(0,100)"], "the sweep has 40,000 points"),
         (["build.seed=range(0,1,0)"], "a range with step 0 never ends"),
+        (["target=a,b", "build.seed=range(8,8)"], "build.seed=range(8,8): this range has no values"),
+        (["target=glob(*)"], "list the names; a glob is for the command line alone"),
         ([f"model.options={'[' * 2000}{']' * 2000}"], "its lists and mappings are nested too deeply"),
     ],
 )

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import random
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -243,6 +244,7 @@ def test_the_program_is_that_of_dvc_repro_which_has_a_run_of_its_own(first: Swep
             ),
             (["target=xnnpack_cpu", "quantization=int16x8"], "no point of this sweep can be built"),
             (["target=[xnnpack_cpu"], "An override is key=value"),
+            (["quantization.num_calibration_samples=range(8,8)"], "this range has no values"),
             (["experiment=nothing_of_the_kind"], "there is no conf/experiment/nothing_of_the_kind.yaml"),
             (["hydra/launcher=nothing_of_the_kind"], "Hydra rejects this sweep"),
         ],
@@ -252,12 +254,14 @@ def test_the_program_is_that_of_dvc_repro_which_has_a_run_of_its_own(first: Swep
 def test_a_mistake_is_an_error_before_anything_runs(
     swept_project: Project, first: Swept, arguments: list[str], message: str
 ) -> None:
-    count = len(list((swept_project.root / "sweeps").glob("*/journal.jsonl")))
+    """A refused sweep was the newest one, which `--resume` goes on with."""
+    before, known = newest(swept_project), set((swept_project.root / "sweeps").iterdir())
     refused = sweep(swept_project, *arguments)
     assert refused.code == 1
     assert message in refused.output
     assert "Traceback" not in refused.output
-    assert len(list((swept_project.root / "sweeps").glob("*/journal.jsonl"))) == count
+    assert newest(swept_project) == before
+    assert set((swept_project.root / "sweeps").iterdir()) == known
 
 
 def test_data_without_end_is_refused_before_it_is_read(tmp_path: Path) -> None:
@@ -300,6 +304,23 @@ def test_a_sweep_notices_changed_files_outside_of_the_project(
         assert done.returncode == 0, tail(done.stderr)
         found.append(done.stdout.split()[-1])
     assert len(set(found)) == 3
+
+
+RESUME = "from lowerdeck.sweeps import engine; engine.resume(engine.Path.cwd(), '', ['+hydra.launcher.x=1'])"
+
+
+def test_a_sweep_goes_on_in_a_project_that_was_moved(make_project: Callable[[str], Project], tmp_path: Path) -> None:
+    """Its results went to a new folder at the old place. Hydra's own settings with a `+` counted as the sweep's."""
+    before = make_project("moved")
+    prepare = "engine.prepare(engine.Path.cwd(), ['target=xnnpack_cpu'], None)"
+    prepared = before.run(sys.executable, "-c", f"from lowerdeck.sweeps import engine; {prepare}")
+    assert prepared.returncode == 0, tail(prepared.stderr)
+    after = Project(before.root.rename(tmp_path / "elsewhere"), before.environment)
+    shutil.rmtree(after.root / "sweeps" / "store")
+    resumed = after.run(sys.executable, "-c", RESUME)
+    assert resumed.returncode == 0, tail(resumed.stderr)
+    assert not before.root.exists()
+    assert (after.root / "sweeps" / "store").is_dir()
 
 
 def start(project: Project, *arguments: str) -> subprocess.Popen[str]:

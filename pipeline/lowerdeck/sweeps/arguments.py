@@ -13,8 +13,10 @@ import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lowerdeck.config.options import option_names
 from lowerdeck.config.schema import GROUPS, Config
 from lowerdeck.contracts.errors import ConfigurationError
 from lowerdeck.registry import components
@@ -43,6 +45,31 @@ def to_hydra_overrides(typed: Sequence[str]) -> list[str]:
     """
     pairs = zip(typed, parse(typed), strict=True)
     return [_to_hydra_override(text, parsed) for text, parsed in pairs if parsed.key_or_group != OBJECTIVES]
+
+
+def without_globs(typed: Sequence[str], conf_dir: Path) -> list[str]:
+    """`typed` with the names of a group's options in place of each `glob(...)`, which Hydra itself cannot list.
+
+    Args:
+        typed: Overrides as typed.
+        conf_dir: The folder conf of the project.
+
+    Raises:
+        ConfigurationError: a glob matches nothing, or is not for a group.
+    """
+    from hydra.core.override_parser.types import Glob
+
+    listed = []
+    for text, override in zip(typed, parse(typed), strict=True):
+        value, group = override.value() if override.is_sweep_override() else None, override.key_or_group
+        if isinstance(value, Glob):
+            known = option_names(group, conf_dir) if group in GROUPS else []
+            if not (names := value.filter(known)):
+                allowed = f"there are: {', '.join(known)}" if known else f"a glob is for one of {', '.join(GROUPS)}"
+                raise ConfigurationError(f"{text}: no option matches; {allowed}")
+            text = f"{group}={','.join(names)}"
+        listed.append(text)
+    return listed
 
 
 def parse(typed: Sequence[str]) -> list[Override]:
@@ -151,7 +178,7 @@ def points(arguments: Sequence[str]) -> list[list[str]]:
         arguments: As returned by `to_hydra_overrides`.
 
     Raises:
-        ConfigurationError: there are more than MAX_POINTS, or an interval, which has no points.
+        ConfigurationError: there are more than MAX_POINTS, or none: an empty range, or an interval.
     """
     counts = {override.key_or_group: _num_values(override) for override in parse(arguments)}
     if (total := math.prod(counts.values())) > MAX_POINTS:
@@ -174,7 +201,7 @@ def points(arguments: Sequence[str]) -> list[list[str]]:
 
 def _num_values(override: Override) -> int:
     """Number of values that a sweep tries for one key, counted without listing them."""
-    from hydra.core.override_parser.types import ChoiceSweep, RangeSweep
+    from hydra.core.override_parser.types import ChoiceSweep, Glob, RangeSweep
 
     swept = override.value() if override.is_sweep_override() else None
     if isinstance(swept, RangeSweep):
@@ -182,13 +209,26 @@ def _num_values(override: Override) -> int:
         assert swept.stop is not None, "Hydra's parser sets it"
         if not swept.step:
             raise ConfigurationError(f"{override.input_line}: a range with step 0 never ends")
-        return max(math.ceil((swept.stop - swept.start) / swept.step), 0)
+        count = math.ceil((swept.stop - swept.start) / swept.step)
+        if count < 1:
+            raise ConfigurationError(
+                f"{override.input_line}: this range has no values; it ends before its second number"
+            )
+        return count
+    if isinstance(swept, Glob):
+        raise ConfigurationError(f"{override.input_line}: list the names; a glob is for the command line alone")
     return len(swept.list) if isinstance(swept, ChoiceSweep) else 1
 
 
 def sample_points(arguments: Sequence[str]) -> list[list[str]]:
-    """Overrides of sample points for a sweeper that chooses by itself: each listed value and end of a range once."""
+    """Overrides of sample points for a sweeper that chooses by itself: each listed value and end of a range once.
+
+    Raises:
+        ConfigurationError: a range is empty or never ends.
+    """
     parsed = parse(arguments)
+    for override in parsed:
+        _num_values(override)  # refuses what has none
     ranges = [[f"{override.get_key_element()}={value}" for value in _some_values(override)] for override in parsed]
     longest = max(map(len, ranges), default=1)
     return [[values[min(index, len(values) - 1)] for values in ranges] for index in range(longest)]

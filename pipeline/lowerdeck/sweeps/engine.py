@@ -56,6 +56,7 @@ def prepare(project: Path, typed: Sequence[str], store: str | None) -> Prepared:
     for name in snapshot.ALWAYS:
         if not (project / name).is_file():
             raise LowerdeckError(f"{project / name} is missing: run this in the folder of the project")
+    typed = arguments.without_globs(typed, project / snapshot.CONF)
     given = arguments.to_hydra_overrides(typed)
     stages = read_stages(project / "dvc.yaml")
     for source in sorted({source for stage in stages for source in stage.sources}):
@@ -71,7 +72,12 @@ def prepare(project: Path, typed: Sequence[str], store: str | None) -> Prepared:
     params = read_params(folder.project / "params.yaml")
     hydra_multirun.write_configuration(folder.hydra, params, sweep.name, experiment)
     folder.write(sweep)
-    return _prepare_points(project, folder, given)
+    try:
+        return _prepare_points(project, folder, given)
+    except LowerdeckError:
+        if not folder.journal.exists():  # `--resume` would take it for the newest sweep
+            shutil.rmtree(folder.path, ignore_errors=True)
+        raise
 
 
 def resume(project: Path, sweep_id: str, typed: Sequence[str]) -> Prepared:
@@ -200,7 +206,11 @@ def _find_sweep(project: Path, sweep_id: str) -> Path:
 
 def _without_hydras(overrides: Sequence[str]) -> list[str]:
     """`overrides` without those of Hydra's own settings."""
-    return [text for text in overrides if not text.startswith("hydra")]
+    return [text for text in overrides if not _key(text).startswith("hydra")]
+
+
+def _key(override: str) -> str:
+    return override.lstrip("+~").partition("=")[0]
 
 
 def _sweep(project: Path, copy: Path, typed: Sequence[str], store: str | None) -> tuple[Sweep, dict[str, Any]]:
@@ -209,7 +219,7 @@ def _sweep(project: Path, copy: Path, typed: Sequence[str], store: str | None) -
     params = read_params(copy / "params.yaml")
     base = hydra_multirun.basis(params, experiment)
     own = _without_hydras(typed)  # another launcher is still the same sweep
-    searched = [text for text in typed if text.startswith(("hydra/sweeper", "hydra.sweeper"))]
+    searched = [text for text in typed if _key(text).startswith(("hydra/sweeper", "hydra.sweeper"))]
     versions = tool_versions()
     sources = snapshot.data_sources_of(read_stages(copy / "dvc.yaml"))
     data = {source: FILES.digest(project / source) for source in sources}
@@ -222,7 +232,7 @@ def _sweep(project: Path, copy: Path, typed: Sequence[str], store: str | None) -
         searches=hydra_multirun.searches(experiment, typed),
         base=base,
         objectives=arguments.objectives(typed, experiment),
-        store=store_location(project, store),
+        store=_within(project, store_location(project, store)),
         versions=versions,
     ), experiment
 
@@ -231,6 +241,12 @@ def store_location(project: Path, store: str | None = None) -> str:
     """Where results of sweeps are: in `store`, where an environment variable says, or in the project."""
     location = store or os.environ.get(STORE_VARIABLE) or str(project / DEFAULT_STORE)
     return location if "://" in location else str(Path(location).expanduser().absolute())
+
+
+def _within(project: Path, location: str) -> str:
+    """`location` relative to `project` where it is below, so that a sweep goes on after the project was moved."""
+    below = "://" not in location and Path(location).is_relative_to(project.absolute())
+    return Path(location).relative_to(project.absolute()).as_posix() if below else location
 
 
 def _prepare_points(project: Path, folder: Folder, given: Sequence[str]) -> Prepared:

@@ -50,7 +50,7 @@ class Sweep:
     objectives: list[str]
     """Metrics of metrics.json that a point returns to the sweeper."""
     store: str
-    """Location of the store."""
+    """Location of the store, relative to the project if it is below."""
     versions: dict[str, str]
     """Versions of tools."""
 

@@ -43,7 +43,8 @@ class SweepState:
         self.sweep = folder.read()
         self.stages = {stage.name: stage for stage in read_stages(folder.project / "dvc.yaml")}
         self.producer_of = {output: stage for stage in self.stages.values() for output in stage.outputs}
-        self.store = ResultStore.open(self.sweep.store)
+        store = self.sweep.store
+        self.store = ResultStore.open(store if "://" in store else str(project / store))
         self.edge_cache = EdgeProgramCache(self.store)
         self.failed: dict[str, StageFailed] = {}
         """Stages that failed in this process, by key: they would fail again."""
