@@ -186,7 +186,7 @@ def test_what_commits_refer_to_stays_in_a_workspace_below_the_root_of_its_reposi
     for content in ("first", "second"):
         (workspace.root / "source").write_text(content)
         for command in ("dvc repro -q", "git add -A .", f"git commit -q -m {content}", f"git tag {content}"):
-            done = workspace.run(*command.split(), **identity)
+            done = workspace.run(*command.split(), timeout_s=60, **identity)
             assert done.returncode == 0, done.stderr
     assert not unused_cache(workspace.root, time.time() + 1).items
     assert workspace.run("git", "tag", "-d", "first").returncode == 0

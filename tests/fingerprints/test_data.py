@@ -19,6 +19,7 @@ from lowerdeck.fingerprints.data import (
     files_digest,
     files_read,
     model_digest,
+    names_list,
     text_digest,
     unwatched,
 )
@@ -113,7 +114,7 @@ def test_folders_that_only_a_list_names_are_listed_too(tmp_path: Path, monkeypat
     options = image_table.Options(calibration=str(list_path), evaluation=str(list_path))
     with files_read() as read:
         image_table.fingerprint(options)
-    assert unwatched(asdict(options), ["data/inputs"], read) == [str(tmp_path / "elsewhere")], "with what is below it"
+    assert unwatched(asdict(options), ["data/inputs"], read) == ["elsewhere"], "with what is below it"
     assert unwatched(asdict(options), ["data/inputs", "elsewhere"], read) == []
 
     np.savez("arrays/samples.npz", inputs=np.zeros((2, 3), np.float32))
@@ -132,3 +133,9 @@ def test_a_folder_of_one_name_is_listed_if_it_is_written_as_a_path(
     assert unwatched(["./pictures", "pictures", "..", "/usr", str(tmp_path)], ["conf"]) == sorted(
         ["/usr", str(tmp_path), "pictures"]
     )
+
+
+def test_lists_of_samples_are_known_by_their_formats() -> None:
+    """A sweep reads them again, because it does not know what they name."""
+    assert names_list({"options": {"evaluation": "data/inputs/list.csv"}})
+    assert not names_list({"options": {"root": "data/inputs/pictures", "evaluation": "data/inputs/samples.npz"}})

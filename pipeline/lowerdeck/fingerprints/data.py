@@ -118,6 +118,11 @@ def unwatched(values: Any, watched: Iterable[str], read: Collection[Path] = ()) 
     return sorted(found)
 
 
+def names_list(values: Any) -> bool:
+    """Whether options name a list of samples, whose files may be anywhere."""
+    return any(text.endswith((".csv", ".json", ".jsonl", ".parquet")) for text in _texts(values))
+
+
 def _in_dvc_yaml(text: str) -> str:
     """A path as dvc.yaml is to name it: relative to the current folder, if it is below that."""
     place = os.path.relpath(text)

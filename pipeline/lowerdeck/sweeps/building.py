@@ -20,6 +20,7 @@ from lowerdeck.config.load import config_of
 from lowerdeck.config.yaml_text import plain_values
 from lowerdeck.contracts.errors import ConfigurationError
 from lowerdeck.fingerprints.closures import stage_code, unwatched_by
+from lowerdeck.fingerprints.data import names_list
 from lowerdeck.fingerprints.digests import digest
 from lowerdeck.fingerprints.keys import output_digests, stage_key, value_at
 from lowerdeck.fingerprints.versions import environment_packages
@@ -199,7 +200,8 @@ class PointBuild:
         if not self._shared.store.contains(key) or not self._shared.store.get(key, folder):
             return False
         config = plain_values((folder / paths.CONFIG).read_text(encoding="utf-8"))
-        return not unwatched_by(config, self._shared.stages[COMPOSE].sources)
+        is_elsewhere = unwatched_by(config, self._shared.stages[COMPOSE].sources)
+        return not is_elsewhere and not names_list(config["dataset"])
 
     def _ensure_result(self, stage: Stage) -> None:
         """Make sure that the store has the result of `stage`."""
