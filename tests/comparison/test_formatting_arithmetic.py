@@ -61,6 +61,11 @@ def test_units(metric: str, expected: str) -> None:
         ("total_cycles", 2.6, "3", "+3"),
         ("whatever", 3.0, "3", "+3"),
         ("whatever", 0.5, "0.500", "+0.500"),
+        ("whatever", -1234.5678, "-1,234.568", "-1,234.568"),
+        ("delegated_cosine", 0.99979, "0.99979", "+0.99979"),
+        ("delegated_mae", 0.000123456, "0.000123", "+0.000123"),
+        ("delegated_mae", 0.01, "0.010", "+0.010"),
+        ("delegated_mae", 0.0, "0", "+0"),
     ],
 )
 def test_numbers(metric: str, value: float, plain: str, signed: str) -> None:
@@ -101,3 +106,5 @@ def test_intervals() -> None:
     assert interval(column("float_accuracy"), (-0.5, 0.75), signed=True) == "-50.0 to +75.0"
     assert interval(column("program_bytes"), (1.0, 20.25)) == "1.0 to 20.2"
     assert interval(column("float_accuracy"), None) == ""
+    assert interval(column("delegated_cosine"), (0.99951, 0.99979)) == "0.99951 to 0.99979"
+    assert interval(column("delegated_mae"), (-0.00012, 0.00041), signed=True) == "-0.00012 to +0.00041"

@@ -26,6 +26,9 @@ def test_a_task_says_which_values_are_better_and_which_are_shares() -> None:
     (mae,) = resolve_columns("delegated_mae", columns_of(two()))
     assert (miou.kind, miou.direction, miou.is_fraction) == (Kind.MEASURED, "max", True)
     assert (mae.kind, mae.direction, mae.is_fraction) == (Kind.MEASURED, "min", False)
+    drops = build("c", {"quantization_drop": 0.5}, texts={**TEXTS, "primary_metric": "mae"})
+    (drop,) = columns_of([drops])
+    assert (drop.direction, drop.is_fraction) == ("min", False)
     assert resolve_columns("quality", columns_of(two())) == [miou]
 
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 from functools import cached_property
 
 from lowerdeck.evaluation.intervals import HIGH, LOW
-from lowerdeck.evaluation.metric_names import DESCRIPTIONS, DROPS
+from lowerdeck.evaluation.metric_names import DESCRIPTIONS, DROPS, PRIMARY
 
 
 class State(StrEnum):
@@ -65,6 +65,8 @@ class ComparedBuild:
                 found |= {f"{program}_{name}": text for program in ("float", "quantized", "delegated")}
                 lower = text.replace("max", "min")
                 found |= {f"{drop}_{name}": lower for drop, _, _ in DROPS}
+                if name == self.texts.get(PRIMARY):
+                    found |= {drop: lower for drop, _, _ in DROPS}
         return found
 
     @property

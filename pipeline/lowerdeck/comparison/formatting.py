@@ -71,7 +71,15 @@ def number(column: Column, value: float | None, *, signed: bool = False) -> str:
         return f"{value:{sign},.1f}"
     if is_count(column) or float(value).is_integer():
         return f"{value:{sign},.0f}"
-    return f"{value:{sign},.3f}"
+    return _decimal(value, sign)
+
+
+def _decimal(value: float, sign: str) -> str:
+    """A number that is neither a share nor a count: near 1, such as a cosine, and near 0 the first digits are alike."""
+    if 0 < abs(value) < 0.001:
+        return f"{value:{sign}.3g}"
+    text = f"{value:{sign},.{3 if abs(value) >= 1 else 5}f}"
+    return text[:-2] + text[-2:].rstrip("0") if abs(value) < 1 else text
 
 
 def is_count(column: Column) -> bool:
@@ -87,4 +95,6 @@ def interval(column: Column, ends: tuple[float, float] | None, *, signed: bool =
     scale, sign = 100 if column.is_fraction else 1, "+" if signed else ""
     low, high = (scale * end for end in ends)
     digits = 3 if column.metric.endswith("_ms") else 1
+    if not unit(column) and not is_count(column):
+        return f"{_decimal(low, sign)} to {_decimal(high, sign)}"
     return f"{low:{sign}.{digits}f} to {high:{sign}.{digits}f}"

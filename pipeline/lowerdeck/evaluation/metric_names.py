@@ -4,6 +4,8 @@ from __future__ import annotations
 
 DROPS = (("quantization_drop", "float", "quantized"), ("delegation_drop", "quantized", "delegated"))
 """Name of a drop, and the programs before and after it."""
+PRIMARY = "primary_metric"
+"""Key of metrics.json: the metric whose drop is `quantization_drop` and `delegation_drop`."""
 DESCRIPTIONS = "task_metrics."
 """Prefix of texts in metrics.json: of each metric of the task `max` or `min`, the better values, and `share` for
 fractions."""

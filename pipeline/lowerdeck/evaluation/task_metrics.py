@@ -15,7 +15,7 @@ import numpy.typing as npt
 from lowerdeck.contracts.tasks import TaskMetric
 from lowerdeck.evaluation import fidelity
 from lowerdeck.evaluation.intervals import HIGH, LOW, paired_difference, share_with_interval
-from lowerdeck.evaluation.metric_names import DESCRIPTIONS, DROPS
+from lowerdeck.evaluation.metric_names import DESCRIPTIONS, DROPS, PRIMARY
 from lowerdeck.evaluation.records import ChosenTask, EvaluationRecords
 from lowerdeck.evaluation.resampling import Floats, interval, resampled
 
@@ -23,8 +23,6 @@ NOT_MEASURED = "not measured"
 """Replaces the metric of a program that this host cannot execute."""
 NOT_DEFINED = "not defined"
 """Replaces a metric that the samples do not define, e.g. the recall of a class that does not occur."""
-PRIMARY = "primary_metric"
-"""Key of metrics.json: the metric whose drop is `quantization_drop` and `delegation_drop`."""
 
 
 @dataclass(frozen=True, kw_only=True)

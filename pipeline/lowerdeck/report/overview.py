@@ -11,7 +11,6 @@ from lowerdeck.contracts.quantization import QuantizedTensor
 from lowerdeck.evaluation import gates
 from lowerdeck.evaluation.defects import defects
 from lowerdeck.evaluation.intervals import HIGH, LOW
-from lowerdeck.evaluation.metric_names import DESCRIPTIONS
 from lowerdeck.explain.causes import causes
 from lowerdeck.explain.graph import PlanGraph
 from lowerdeck.firmware.memory_budget import MemoryBudget
@@ -113,7 +112,7 @@ def overview(build: Build) -> Overview:
         verdict=verdict(build),
         quality_name=name.replace("_", " "),
         quality=quality(build.metrics, name),
-        is_share=str(build.metrics.get(DESCRIPTIONS + name, "max share")).endswith("share"),
+        is_share=summary.primary_is_share(build.metrics),
         memory=memory_bars(build),
         ranges=ranges(build.tensors),
     )

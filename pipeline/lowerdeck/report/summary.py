@@ -12,7 +12,7 @@ from lowerdeck.contracts.devices import OWN_ESTIMATES, OWN_TOOL, Provenance
 from lowerdeck.evaluation import gates
 from lowerdeck.evaluation.defects import defects
 from lowerdeck.evaluation.intervals import HIGH, LOW
-from lowerdeck.evaluation.metric_names import DESCRIPTIONS
+from lowerdeck.evaluation.metric_names import DESCRIPTIONS, PRIMARY
 
 if TYPE_CHECKING:
     from lowerdeck.config.schema import Config
@@ -103,7 +103,7 @@ def device_rows(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def primary_metric(metrics: Mapping[str, Any]) -> str:
     """The metric that gates call the drop of: the first one of the task, or the cosine for fidelity."""
-    return str(metrics.get("primary_metric", "accuracy"))
+    return str(metrics.get(PRIMARY, "accuracy"))
 
 
 def quality(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -121,19 +121,30 @@ def further_metrics(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
         is_share = str(metrics[key]).endswith("share")
         values = {program: metrics.get(f"{program}_{name}") for program in PROGRAMS}
         if name != primary_metric(metrics) and any(is_number(value) for value in values.values()):
-            shown = [f"{_value(value, is_share=is_share)} {program}" for program, value in values.items() if value]
+            shown = [
+                f"{_value(value, is_share=is_share)} {program}"
+                for program, value in values.items()
+                if value is not None and value != ""
+            ]
             table.append((_readable_name(name), ", ".join(shown)))
     return table
 
 
+def primary_is_share(metrics: Mapping[str, Any]) -> bool:
+    """Whether the primary metric is a fraction, which is shown as a percentage."""
+    return str(metrics.get(DESCRIPTIONS + primary_metric(metrics), "max share")).endswith("share")
+
+
 def _of_program(metrics: Mapping[str, Any], name: str) -> str:
-    """A share as a percentage with its samples and interval; a value other than a number as it is."""
+    """The primary metric with its samples and interval; a value other than a number as it is."""
     value = metrics.get(name)
     if value is None:
         return "not measured"
     if not is_number(value):
         return str(value)
-    return f"{100 * value:.2f} % of {metrics['num_samples']:,} samples{interval(metrics, name)}"
+    is_share = primary_is_share(metrics)
+    samples = f"{'of' if is_share else 'on'} {metrics['num_samples']:,} samples"
+    return f"{_value(value, is_share=is_share)} {samples}{interval(metrics, name, 100 if is_share else None)}"
 
 
 def _value(value: Any, *, is_share: bool) -> str:
@@ -142,10 +153,19 @@ def _value(value: Any, *, is_share: bool) -> str:
     return f"{100 * value:.2f} %" if is_share else f"{value:.4g}"
 
 
-def interval(metrics: Mapping[str, Any], name: str, scale: float = 100) -> str:
-    """The 95 % interval, e.g. ` (95 %: 97.2 to 99.6)` of a share; empty if there is none."""
+def interval(metrics: Mapping[str, Any], name: str, scale: float | None = 100) -> str:
+    """The 95 % interval, e.g. ` (95 %: 97.2 to 99.6)` of a share; empty if there is none.
+
+    Args:
+        metrics: All metrics.
+        name: The metric.
+        scale: Factor of the ends, which have one digit behind the point; None for four significant digits.
+    """
     low, high = metrics.get(name + LOW), metrics.get(name + HIGH)
-    return f" (95 %: {scale * low:.1f} to {scale * high:.1f})" if is_number(low) and is_number(high) else ""
+    if not (is_number(low) and is_number(high)):
+        return ""
+    ends = f"{low:.4g} to {high:.4g}" if scale is None else f"{scale * low:.1f} to {scale * high:.1f}"
+    return f" (95 %: {ends})"
 
 
 def delegated_vs_quantized(metrics: Mapping[str, Any]) -> str | None:
@@ -217,7 +237,9 @@ def comparisons(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
     for key, value in sorted(metrics.items()):
         if not is_number(value) or key.endswith((LOW, HIGH)):  # the ends of an interval are shown with its share
             continue
-        if "_agreement_with_" in key or key.endswith("_drop"):
+        if key.endswith("_drop") and not primary_is_share(metrics):
+            pairs.append((key.replace("_", " "), f"{_value(value, is_share=False)}{interval(metrics, key, None)}"))
+        elif "_agreement_with_" in key or key.endswith("_drop"):
             pairs.append((key.replace("_", " "), f"{100 * value:.2f} %{interval(metrics, key)}"))
         elif key.endswith("_sqnr_db"):
             ends = interval(metrics, key, scale=1)
