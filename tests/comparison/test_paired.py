@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from lowerdeck.comparison.builds import ComparedBuild
-from lowerdeck.comparison.paired import MAX_CANDIDATES, candidates, paired_tests, read_hits
+from lowerdeck.comparison.builds import ComparedBuild, State
+from lowerdeck.comparison.paired import MAX_CANDIDATES, candidates, drawn_candidates, paired_tests, read_hits
 from tests.comparison.builds_by_hand import build, column, share
 
 ACCURACY = column("quantized_accuracy")
@@ -32,6 +33,21 @@ class TestCandidates:
         builds = [share("far", 0.5, 0.4, 0.6), share("near", 0.80, 0.7, 0.9), share("best", 0.85, 0.75, 0.95)]
         assert labels(builds) == [["best", "near"]]
         assert [found.metric for found, _ in candidates(builds)] == ["quantized_accuracy"]
+
+    def test_a_better_one_that_must_not_ship_leaves_the_others_tested(self) -> None:
+        """It was the best one, those that may ship were far from it, and a worse one of them was recommended."""
+        builds = [share("a", 0.80, 0.7, 0.9), share("b", 0.75, 0.65, 0.85), share("gated", 0.99, 0.98, 1.0)]
+        gated = replace(builds[2], state=State.GATED)
+        near = replace(share("near", 0.82, 0.7, 0.9), state=State.DEFECTIVE)
+        assert labels([*builds[:2], gated]) == [["a", "b"]]
+        assert labels([near, *builds[:2]]) == [["a", "b", "near"]]
+        drawn = [replace(build, texts={"task_metrics.accuracy": "max share"}) for build in (*builds[:2], gated)]
+        metrics = [
+            {name.replace("quantized", "float"): value for name, value in build.metrics.items()} for build in drawn
+        ]
+        drawn = [replace(build, metrics=values) for build, values in zip(drawn, metrics, strict=True)]
+        assert [[each.label for each in found] for _, found in drawn_candidates(drawn)] == [["a", "b"]]
+        assert labels([replace(build, state=State.GATED) for build in builds[:2]]) == [["a", "b"]]
 
     def test_a_share_of_zero_comes_last_and_not_first(self) -> None:
         builds = [share("none", 0.0, 0.0, 0.5), share("most", 0.5, 0.1, 0.9), share("some", 0.3, 0.0, 0.8)]

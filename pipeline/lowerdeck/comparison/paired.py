@@ -28,11 +28,21 @@ def drawn_candidates(builds: Sequence[ComparedBuild]) -> list[tuple[Column, list
     found = []
     for column in columns_of(builds):
         have = [build for build in builds if column.interval(build) is not None]
-        leader = best(column, have) if column.metric not in _PROGRAMS else None
-        if leader is not None:
-            near = [build for build in have if not distinguishable(column, leader, build, {})]
+        if column.metric not in _PROGRAMS and (near := _near_the_best(column, have)):
             found.append((column, near[:MAX_CANDIDATES]))
     return found
+
+
+def _near_the_best(column: Column, have: Sequence[ComparedBuild]) -> list[ComparedBuild]:
+    """The builds that intervals cannot distinguish from the best one; those that may ship come first.
+
+    The best one is one that may ship: a better one that is never recommended must not leave the others untested.
+    """
+    leader = best(column, [build for build in have if build.is_eligible]) or best(column, have)
+    if leader is None:
+        return []
+    near = [build for build in have if not distinguishable(column, leader, build, {})]
+    return sorted(near, key=lambda build: not build.is_eligible)
 
 
 def drawn_tests(
@@ -57,7 +67,8 @@ def drawn_tests(
 
 
 def candidates(builds: Sequence[ComparedBuild]) -> list[tuple[Column, list[ComparedBuild]]]:
-    """Columns, each with the builds that intervals cannot distinguish from the best one, best first.
+    """Columns, each with the builds that intervals cannot distinguish from the best one, best first, and last those
+    that must not ship.
 
     Only includes builds whose confusion pairs, if recorded, belong to the column's program.
     """
@@ -66,10 +77,8 @@ def candidates(builds: Sequence[ComparedBuild]) -> list[tuple[Column, list[Compa
         if column.metric not in _PROGRAMS or not column.source:
             continue
         have = [build for build in builds if _is_final_accuracy(column, build)]
-        leader = best(column, have)
-        if leader is not None:
-            near = [build for build in have if not distinguishable(column, leader, build, {})]
-            near.sort(key=lambda build: -(column.value(build) or 0.0))
+        have.sort(key=lambda build: -(column.value(build) or 0.0))
+        if near := _near_the_best(column, have):
             found.append((column, near[:MAX_CANDIDATES]))
     return found
 
