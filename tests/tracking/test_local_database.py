@@ -18,7 +18,8 @@ from mlflow.tracking import MlflowClient
 from lowerdeck.config.schema import TrackingConfig
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.tracking import local_database, runs
-from lowerdeck.tracking.local_database import UnreadableError, local_folder
+from lowerdeck.tracking.address import local_folder
+from lowerdeck.tracking.local_database import UnreadableError
 from lowerdeck.tracking.reader import Reader, reading
 from lowerdeck.tracking.recorded_run import KIND_TAG, NAME_TAG, Condition, RecordedRun
 from tests.project import AWKWARD_FOLDER

@@ -4,27 +4,35 @@ import json
 import math
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
 import time
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from mlflow.entities import LoggedModel, Run
 from mlflow.tracking import MlflowClient
 
 from lowerdeck.artifacts import paths
+from lowerdeck.artifacts.evaluation_results import write_evaluation
 from lowerdeck.artifacts.files import read_json, sha256, write_bytes, write_text
 from lowerdeck.artifacts.plans import read_plan
+from lowerdeck.comparison import sources
 from lowerdeck.config.schema import Config
 from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.evaluation.task_metrics import Measured
 from lowerdeck.fingerprints.keys import build_key
 from lowerdeck.pages.explanation import export
 from lowerdeck.provenance import lineage
 from lowerdeck.tracking import address, content, plots, store
 from lowerdeck.tracking.record import RecordResult, record
+from lowerdeck.tracking.runs import find_runs, read_artifact, with_details
+from lowerdeck.tracking.ui import Location
 from tests.handmade_build import LAYERS, files_below, write_build, write_config
 from tests.marks import quick_first
 from tests.project import REPOSITORY, SOURCES
@@ -404,6 +412,89 @@ class TestRun:
         track(write_build())
         assert details(runs()[0])["git.dirty"] == "true"
 
+    def test_outputs_of_a_workspace_below_the_repository_do_not_make_it_dirty(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        subprocess.run(["git", "init", "-q", "."], check=True)
+        (tmp_path / ".gitignore").write_text("mlflow/\n")
+        (tmp_path / "below").mkdir()
+        monkeypatch.chdir(tmp_path / "below")
+        config = write_build()
+        who = ["git", "-c", "user.name=x", "-c", "user.email=x@x"]
+        subprocess.run([*who, "add", "-A", ".."], check=True)
+        subprocess.run([*who, "commit", "-qm", "x"], check=True)
+        write_text(paths.METRICS, paths.METRICS.read_text() + " ")
+        track(config)
+        (file,) = Path("mlflow").rglob("details.json")
+        assert json.loads(file.read_text())["texts"]["git.dirty"] == "false"
+
+    def test_a_name_that_somebody_chose_stays(self) -> None:
+        """docs/sweeps.md says so of `lowerdeck clean`, which keeps such runs."""
+        config = write_build()
+        track(config)
+        client().update_run(runs()[0].info.run_id, name="for the customer")
+        track(config)
+        assert runs()[0].info.run_name == "for the customer"
+
+    def test_a_run_with_damaged_details_is_marked_and_repaired(self) -> None:
+        """As a full disk or a kill leaves it: neither this build nor a comparison with it came through."""
+        config = write_build()
+        track(config)
+        (file,) = Path("mlflow").rglob("details.json")
+        for damage in ("", '{"texts": 1}', "[]"):
+            file.write_text(damage)
+            (marked,) = with_details(config.tracking, find_runs(config.tracking, selector=None))
+            (compared,) = sources.from_runs([marked])
+            assert not compared.is_eligible
+            assert "details.json is missing or damaged in file:///" in compared.reason
+            track(config)
+            assert details(runs()[0])["backend"] == "neutron"
+        file.unlink()
+        assert with_details(config.tracking, find_runs(config.tracking, selector=None))[0].lost
+
+    def test_classes_whose_names_would_be_formulas_are_drawn(self) -> None:
+        config = write_build()
+        pairs = np.array([(0, 0), (1, 0)])
+        named = Measured(
+            metrics=read_json(paths.METRICS), draws={}, confusion={"float": pairs}, class_names=("a$1", "$1_to_$5")
+        )
+        write_evaluation(read_json(paths.METRICS), named, ["0" * 64, "1" * 64])
+        assert track(config).new
+
+    @pytest.mark.parametrize("moved", [True, False], ids=["moved", "copied"])
+    def test_a_workspace_elsewhere_keeps_its_runs_and_records_in_itself(self, moved: bool, tmp_path: Path) -> None:
+        """MLflow stores absolute addresses: details were lost, and files were written to where it had been."""
+        before, after = tmp_path / "be fore", tmp_path / "after"
+        before.mkdir()
+        shutil.move(tmp_path / "mlflow", before)
+        with chdir(before):
+            config = write_build()
+            track(config)
+            was = {name: Path(name).stat().st_mtime_ns for name in files_below(before)}
+        shutil.move(before, after) if moved else shutil.copytree(before, after)
+        with chdir(after):
+            database = Path("mlflow/mlflow.db").read_bytes()
+            (found,) = with_details(config.tracking, find_runs(config.tracking, selector=None))
+            assert found.tags["dataset.evaluation.sha256"]
+            assert found.artifact_uri.startswith(after.as_uri())
+            assert read_artifact(config.tracking, found.run_id, "program.pte") == paths.PROGRAM.read_bytes()
+            assert Path("mlflow/mlflow.db").read_bytes() == database
+            assert run_stage().returncode == 0  # in another process: MLflow keeps the addresses that it has read
+            track(write_build(build={"seed": 4}))
+            assert [run.info.artifact_uri.startswith(after.as_uri()) for run in runs()] == [True, True]
+            assert all(map(details, runs()))
+            assert all(model.artifact_location.startswith(after.as_uri()) for model in models())
+        assert {name: (before / name).stat().st_mtime_ns for name in files_below(before)} == ({} if moved else was)
+
+    def test_a_database_outside_of_the_project_keeps_its_addresses(self, tmp_path: Path) -> None:
+        first, second = tmp_path / "first", tmp_path / "second"
+        uri = f"sqlite:///{tmp_path}/mlflow/mlflow.db"
+        for place, seed in ((first, 3), (second, 4)):
+            place.mkdir()
+            with chdir(place):
+                track(write_build(tracking={"uri": uri}, build={"seed": seed}))
+        assert {run.info.artifact_uri.startswith(first.as_uri()) for run in runs()} == {True}
+
 
 class TestStage:
     @pytest.mark.slow
@@ -469,6 +560,18 @@ class TestAddress:
         assert address.tracking_uri(config) == f"sqlite:///{tmp_path}/mlflow/mlflow.db"
         assert address.artifact_location(config) == f"file://{tmp_path}/mlflow/artifacts"
 
+    def test_only_the_work_of_a_sweep_records_in_the_project_around_it(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A workspace in a folder called sweeps/X/work was taken for a copy."""
+        here = tmp_path / "sweeps" / "x" / "work" / "0"
+        here.mkdir(parents=True)
+        monkeypatch.chdir(here)
+        config = write_config().tracking
+        assert address.tracking_uri(config) == f"sqlite:///{here}/mlflow/mlflow.db"
+        write_text(tmp_path / "sweeps" / "x" / "sweep.json", "{}")
+        assert address.tracking_uri(config) == f"sqlite:///{tmp_path}/mlflow/mlflow.db"
+
     def test_the_environment_takes_precedence(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://server:5000")
         assert address.tracking_uri(write_config().tracking) == "http://server:5000"
@@ -476,6 +579,8 @@ class TestAddress:
     def test_passwords_are_not_shown(self) -> None:
         assert address.redact_credentials("https://user:secret@host:5000/x") == "https://host:5000/x"
         assert address.redact_credentials("sqlite:////a@b/mlflow.db") == "sqlite:////a@b/mlflow.db"
+        page = Location(uri="https://user:secret@host:5000/x", experiment_id="1").address("127.0.0.1", 5000)
+        assert page.startswith("https://host:5000/x/#/experiments/1/")
 
 
 def test_the_plot_of_layers_has_the_same_bytes_every_time() -> None:

@@ -210,6 +210,16 @@ def test_the_same_build_is_registered_once(loaded: Loaded, lowered: Callable[[st
     assert len(client.search_model_versions("name = 'twice'")) == 2
 
 
+@pytest.mark.parametrize("name", ["it's", 'an "inch"', "a%b_"])
+def test_a_name_with_quotes_is_registered_again(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = write_build()
+    with opened(TRACKING) as store:
+        run, _ = find_or_create_run(store, TRACKING, KEY, "x", {})
+    for new in (True, False):
+        assert registry.register(config.tracking, name, run.info.run_id, KEY).new == new
+
+
 def test_the_input_example_is_the_test_vector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from mlflow.models import Model
 

@@ -91,6 +91,8 @@ def from_lost_point(sweep_id: str, point: int, overrides: Sequence[str], status:
 
 
 def _state(run: RecordedRun, has_metrics: bool) -> tuple[State, str]:
+    if run.lost:
+        return State.FAILED, run.lost
     if not has_metrics:
         return (State.RUNNING if run.status in ("RUNNING", "SCHEDULED") else State.FAILED), f"MLflow says {run.status}"
     found = run.tags.get(DEFECTS_TAG, "")

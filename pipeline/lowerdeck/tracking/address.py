@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 if TYPE_CHECKING:
     from lowerdeck.config.schema import TrackingConfig
@@ -41,6 +42,35 @@ def artifact_location(config: TrackingConfig) -> str | None:
     if location is None or "://" in location:
         return location
     return (_project_folder() / location).resolve().as_uri()
+
+
+def present_locations(config: TrackingConfig) -> Callable[[str], str]:
+    """Address of files in a local database in the project -> where they are now.
+
+    MLflow stores absolute addresses, but the project may have been renamed, moved or copied since, with the database
+    and the files. Others are returned as they are.
+    """
+    database, present, given = database_file(tracking_uri(config)), artifact_location(config), config.artifact_location
+    is_own = database is not None and database.resolve().is_relative_to(_project_folder())
+    if not is_own or present is None or given is None or "://" in given:
+        return lambda location: location
+    below = quote(Path(given).as_posix())
+
+    def present_location(location: str) -> str:
+        _, found, rest = f"{location}/".rpartition(f"/{below}/")
+        moved, stored = local_folder(f"{present}/{rest}".rstrip("/")), local_folder(location)
+        if not found or stored is None or moved is None or location.startswith(f"{present}/"):
+            return location
+        return moved.as_uri() if moved.is_dir() or not stored.is_dir() else location
+
+    return present_location
+
+
+def local_folder(location: str) -> Path | None:
+    """The folder that `location` names on this machine; None if it names none by a whole `file` address."""
+    parts = urlsplit(location)
+    is_local = parts.scheme == "file" and not parts.netloc and not parts.query and not parts.fragment
+    return Path(unquote(parts.path)) if is_local else None
 
 
 def database_file(uri: str) -> Path | None:
@@ -100,6 +130,7 @@ def _project_folder() -> Path:
     for folder in here.parents:
         if folder.parts[-3:] == (".dvc", "tmp", "exps"):
             return folder.parents[2]
-        if folder.name == "work" and folder.parts[-3:-2] == ("sweeps",):
+        is_of_sweep = folder.name == "work" and folder.parts[-3:-2] == ("sweeps",)
+        if is_of_sweep and (folder.parent / "sweep.json").is_file():
             return folder.parents[2]
     return here

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.execution.cleaning import Removable, Removables, is_inside, size_of
 from lowerdeck.tracking.address import database_file, tracking_uri
-from lowerdeck.tracking.content import run_name
+from lowerdeck.tracking.content import is_given_name
 from lowerdeck.tracking.recorded_run import SWEEP_ID_TAG, SWEEP_NAME_TAG, RecordedRun
 from lowerdeck.tracking.runs import find_runs
 from lowerdeck.tracking.store import BUILD_KEY_TAG, find_experiment, opened
@@ -111,9 +111,7 @@ def _registered(client: Any) -> set[str]:
 
 def _is_kept(run: RecordedRun, registered: Collection[str], committed: Collection[str]) -> bool:
     is_promoted = PROMOTED_TAG in run.tags or run.tags.get(BUILD_KEY_TAG) in committed
-    # Points of sweeps had the name of a build before version 0.2.0.
-    given = {run_name(run.params, run.tags), run_name(run.params, {})}
-    is_named = bool(run.tags.get(SWEEP_NAME_TAG)) or run.name not in given
+    is_named = bool(run.tags.get(SWEEP_NAME_TAG)) or not is_given_name(run.name, run.params, run.tags)
     return is_promoted or is_named or run.run_id in registered
 
 

@@ -31,6 +31,8 @@ DEFECTS_TAG = "defects"
 """The tag that says why a build must not ship; runs without defects lack it."""
 DETAILS = "details.json"
 """File of a run: the texts that are no tags. Runs of versions before 0.2.0 have tags instead."""
+DEVICE_FILES = "device"
+"""Folder of a run with the files of the measurement on a device."""
 _GATED = ("gates", "gates.failed")
 _TAGS = (
     *("model", "dataset", "target", "quantization", "flavor", "converter", "device"),
@@ -106,6 +108,12 @@ def run_name(params: Mapping[str, str], tags: Mapping[str, str]) -> str:
     own = {key.lstrip("+"): value for key, _, value in overrides if key.lstrip("+") not in _NAMING}
     chosen = [params.get(f"{group}.name", "") for group in _NAMING]
     return " ".join([*chosen, *(f"{key.rpartition('.')[2]}={value}" for key, value in own.items())])
+
+
+def is_given_name(name: str, params: Mapping[str, str], tags: Mapping[str, str]) -> bool:
+    """Whether a run has a name that this project gives, rather than one that somebody chose in MLflow."""
+    # Points of sweeps had the name of a build before version 0.2.0.
+    return name in (run_name(params, tags), run_name(params, {}))
 
 
 def flat_params(configuration: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
@@ -193,9 +201,7 @@ def _git_state() -> tuple[str, str]:
     """The commit and whether anything differs from it, as texts; `none` outside a git repository."""
     commit = git_output("rev-parse", "--verify", "HEAD")
     # dvc.lock and build/ are outputs of a build, not inputs: they change before this stage runs.
-    changes = git_output(
-        "status", "--porcelain", "--", ":/", ":(top,exclude,glob)**/dvc.lock", ":(top,exclude,glob)**/build/**"
-    )
+    changes = git_output("status", "--porcelain", "--", ":/", ":(top,exclude,glob)**/dvc.lock", ":(exclude)build")
     if commit is None or changes is None:
         return "none", "none"
     return commit.strip(), str(bool(changes.strip())).lower()

@@ -9,12 +9,10 @@ import math
 import os
 import sqlite3
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from lowerdeck.tracking.address import database_file, run_address
 from lowerdeck.tracking.recorded_run import KIND_TAG, NAME_TAG, Condition, RecordedRun
@@ -45,6 +43,13 @@ _LATEST = """
     WHERE experiment_id = ? AND lifecycle_stage = 'active' AND tags.key = ?
     ORDER BY start_time IS NULL, start_time DESC, runs.run_uuid LIMIT 1
 """
+
+_LOCATION = "SELECT artifact_location FROM experiments WHERE name = ? AND workspace = 'default'"
+_LOCATIONS = (
+    *(("experiments", "artifact_location"), ("runs", "artifact_uri"), ("logged_models", "artifact_location")),
+    *(("model_versions", "source"), ("model_versions", "storage_location")),
+)
+"""Tables and columns with addresses of files."""
 
 
 class UnreadableError(Exception):
@@ -116,10 +121,10 @@ class LocalDatabase:
         found = self.connection.execute(_LATEST, (int(experiment_id), tag)).fetchone()
         return None if found is None else str(found[0])
 
-    def folder(self, run_id: str) -> Path | None:
-        """The folder with the files of a run; None if the database has no such run, or its files are elsewhere."""
+    def artifact_uri(self, run_id: str) -> str:
+        """Location of the files of a run; empty if the database has no such run."""
         found = self.connection.execute("SELECT artifact_uri FROM runs WHERE run_uuid = ?", (run_id,)).fetchone()
-        return None if found is None else local_folder(found[0] or "")
+        return "" if found is None else found[0] or ""
 
 
 def _arguments(condition: Condition | None) -> dict[str, Any]:
@@ -130,8 +135,26 @@ def _arguments(condition: Condition | None) -> dict[str, Any]:
     return {"asked": asked, "tag": condition.tag, "value": condition.value, "is_prefix": condition.is_prefix}
 
 
-def local_folder(artifact_uri: str) -> Path | None:
-    """The folder that `artifact_uri` names on this machine; None if it names none by a whole `file` address."""
-    parts = urlsplit(artifact_uri)
-    is_local = parts.scheme == "file" and not parts.netloc and not parts.query and not parts.fragment
-    return Path(unquote(parts.path)) if is_local else None
+def move_files(uri: str, experiment: str, present: Callable[[str], str]) -> None:
+    """Store where files are now, if those of `experiment` are no longer where the database says.
+
+    MLflow itself never changes the address of an experiment, and would write to the former one.
+
+    Args:
+        uri: The database, which nobody else may write to in the meantime.
+        experiment: Its name.
+        present: Address in the database -> the present one.
+    """
+    try:
+        with opened(uri) as database:
+            found = database.connection.execute(_LOCATION, (experiment,)).fetchone()
+    except UnreadableError:
+        return
+    if found is None or present(found[0] or "") == found[0]:
+        return
+    connected = closing(sqlite3.connect(str(database_file(uri))))
+    with suppress(sqlite3.OperationalError), connected as connection, connection:  # nobody writes to it if it may not
+        for table, column in _LOCATIONS:
+            stored = connection.execute(f"SELECT DISTINCT {column} FROM {table} WHERE {column} IS NOT NULL").fetchall()  # noqa: S608
+            changed = [(now, before) for (before,) in stored if (now := present(before)) != before]
+            connection.executemany(f"UPDATE {table} SET {column} = ? WHERE {column} = ?", changed)  # noqa: S608

@@ -95,6 +95,10 @@ def layers_png(layers: Sequence[LayerMetrics]) -> bytes:
 
 
 def _png(figure: Figure) -> bytes:
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)  # dollar signs in names of classes are no formulas
     content = io.BytesIO()
     # Without pyplot, which looks for a display, and without matplotlib's version, on which the bytes would depend.
     figure.savefig(content, format="png", metadata={"Software": None})

@@ -7,14 +7,14 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.tracking import local_database
-from lowerdeck.tracking.address import run_address, tracking_uri, unavailable_message
+from lowerdeck.tracking.address import local_folder, present_locations, run_address, tracking_uri, unavailable_message
 from lowerdeck.tracking.local_database import LocalDatabase, UnreadableError
 from lowerdeck.tracking.recorded_run import KIND_TAG, Condition, RecordedRun
 from lowerdeck.tracking.store import TrackingStore, active_experiment, extended_upload_timeout, find_experiment, opened
@@ -62,6 +62,11 @@ class Reader:
         """MLflow's client, opened when it is first used."""
         return self.stack.enter_context(opened(self.config))
 
+    @cached_property
+    def present_location(self) -> Callable[[str], str]:
+        """Address of a run's files as it was recorded -> the present one."""
+        return present_locations(self.config)
+
     def experiment_id(self) -> str | None:
         """Id of the configured experiment; None if it does not exist.
 
@@ -83,10 +88,11 @@ class Reader:
     def search(self, experiment_id: str, condition: Condition | None = None) -> list[RecordedRun]:
         """The builds that meet `condition`, oldest first."""
         mlflow_filter = "" if condition is None else condition.mlflow_filter
-        return self._read(
+        found = self._read(
             lambda database: database.search(experiment_id, condition),
             lambda: self.search_by_mlflow(experiment_id, mlflow_filter),
         )
+        return [replace(run, artifact_uri=self.present_location(run.artifact_uri)) for run in found]
 
     def search_by_mlflow(self, experiment_id: str, mlflow_filter: str) -> list[RecordedRun]:
         """Builds that MLflow finds, page by page, oldest first, without other kinds of runs."""
@@ -141,7 +147,7 @@ class Reader:
     def contents(self, runs: Sequence[RecordedRun], path: str) -> dict[str, bytes]:
         """The content, by run, of a file in the folder of all of a run's files; runs without it are left out."""
         roots = self._read(
-            lambda _: {run.run_id: local_database.local_folder(run.artifact_uri) for run in runs},
+            lambda _: {run.run_id: local_folder(run.artifact_uri) for run in runs},
             lambda: dict.fromkeys((run.run_id for run in runs), None),
         )
         found: dict[str, bytes | None] = {
@@ -158,7 +164,8 @@ class Reader:
         return {run_id: content for run_id, content in found.items() if content is not None}
 
     def _folder(self, run_id: str) -> Path | None:
-        return self._read(lambda database: database.folder(run_id), lambda: None)
+        location = self._read(lambda database: database.artifact_uri(run_id), lambda: "")
+        return local_folder(self.present_location(location))
 
     def _read(self, locally: Callable[[LocalDatabase], Result], by_mlflow: Callable[[], Result]) -> Result:
         try:

@@ -23,7 +23,7 @@ from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.report import summary
 from lowerdeck.tracking import view
 from lowerdeck.tracking.address import WORKFLOW, run_address
-from lowerdeck.tracking.content import DETAILS, Content, content
+from lowerdeck.tracking.content import DETAILS, DEVICE_FILES, Content, content, is_given_name
 from lowerdeck.tracking.programs import find_or_create_model, log_program
 from lowerdeck.tracking.store import extended_upload_timeout, find_or_create_run, opened
 
@@ -111,7 +111,8 @@ def _log_content(client: MlflowClient, run: Run, wanted: Content, model: _Model)
 
     run_id = run.info.run_id
     before = _written_before(client, run)
-    client.update_run(run_id, name=wanted.run_name)
+    if is_given_name(run.info.run_name or "", run.data.params, run.data.tags):
+        client.update_run(run_id, name=wanted.run_name)
     params = [Param(key, value) for key, value in wanted.params.items() if key not in run.data.params]
     for batch in _batches(params):
         client.log_batch(run_id, params=batch)
@@ -145,7 +146,11 @@ def _written_before(client: MlflowClient, run: Run) -> Mapping[str, list[str]]:
         written = {}
     else:
         with tempfile.TemporaryDirectory() as temporary:
-            written = read_json(Path(client.download_artifacts(run.info.run_id, DETAILS, temporary)))["written"]
+            stored = Path(client.download_artifacts(run.info.run_id, DETAILS, temporary)).read_bytes()
+        try:
+            written = json.loads(stored)["written"]
+        except (ValueError, KeyError, TypeError):  # left by a full disk or a kill; this record replaces it
+            written = {}
     return written
 
 
@@ -186,7 +191,7 @@ def _log_files(
     files: list[tuple[Path, str | None]] = [(path, None) for path in at_the_top + tables]
     files += [(paths.QUANTIZATION_REPORT, "quantization"), (paths.FIRMWARE_ZIP, None)]
     if has_measurement():
-        files += [(path, "device") for path in (paths.DEVICE_METRICS, paths.MEASUREMENT)]
+        files += [(path, DEVICE_FILES) for path in (paths.DEVICE_METRICS, paths.MEASUREMENT)]
     for folder in (paths.TWINS, paths.REPORTS, paths.DATA_FILES):
         found = (path for path in sorted(folder.rglob("*")) if path.is_file())
         files += [(path, path.parent.relative_to(paths.CONVERTED).as_posix()) for path in found]

@@ -30,6 +30,8 @@ class RecordedRun:
     """Tags; `with_details` adds the texts that are in a file of the run."""
     artifact_uri: str = ""
     """Location of its files."""
+    lost: str = ""
+    """Why `with_details` could not read its details; empty otherwise."""
     address: str = ""
     """Of its page."""
 

@@ -66,8 +66,8 @@ def register(config: TrackingConfig, name: str, run_id: str, build_key: str, ali
 
 def _name_filter(name: str) -> str:
     """An MLflow filter for the registered model `name`."""
-    quoted = name.replace("'", "''")
-    return f"name = '{quoted}'"
+    quote = '"' if "'" in name else "'"  # MLflow does not understand a doubled one
+    return f"name = {quote}{name}{quote}"
 
 
 def _new_version(

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 MIN_PREFIX = 4
 """Least number of characters of an abbreviated id."""
 _MAX_LISTED = 8
+_RECOVERY = "bring the folder back, or build it again, which records it again"
 _COMPARES = re.compile(r"[=<>]|\b(I?LIKE|IN|IS)\b")
 """Matches MLflow filters but no names of runs or sweeps."""
 _ID_PREFIX = re.compile(rf"[0-9a-f]{{{MIN_PREFIX},32}}")
@@ -84,20 +85,18 @@ def read_artifact(config: TrackingConfig, run_id: str, path: str) -> bytes:
 
 
 def with_details(config: TrackingConfig, runs: Sequence[RecordedRun]) -> list[RecordedRun]:
-    """The same runs, with the details of their builds among their tags.
+    """The same runs, with the details of their builds among their tags, or why they are lost.
 
     Raises:
-        LowerdeckError: MLflow refuses, or a file is damaged.
+        LowerdeckError: MLflow refuses.
     """
     lacking = [run for run in runs if not _has_details(run)]
     if not lacking:
         return list(runs)
     with reading(config) as reader:
         found = reader.contents(lacking, DETAILS)
-    return [
-        replace(run, tags=_details_of(run, found[run.run_id]) | dict(run.tags)) if run.run_id in found else run
-        for run in runs
-    ]
+    ids = {run.run_id for run in lacking}
+    return [_with_details(run, found.get(run.run_id)) if run.run_id in ids else run for run in runs]
 
 
 def _has_details(run: RecordedRun) -> bool:
@@ -105,11 +104,15 @@ def _has_details(run: RecordedRun) -> bool:
     return "converter_version" in run.tags
 
 
-def _details_of(run: RecordedRun, content: bytes) -> dict[str, str]:
+def _with_details(run: RecordedRun, content: bytes | None) -> RecordedRun:
+    if content is None and run.status != "FINISHED":
+        return run  # they are written last
     try:
-        return {str(key): str(value) for key, value in json.loads(content)["texts"].items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise LowerdeckError(f"{DETAILS} of run {run.run_id[:12]} is damaged: {error!r}") from None
+        texts = {} if content is None else {key: str(text) for key, text in json.loads(content)["texts"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        content, texts = None, {}
+    lost = "" if content is not None else f"{DETAILS} is missing or damaged in {run.artifact_uri}; {_RECOVERY}"
+    return replace(run, tags=texts | dict(run.tags), lost=lost)
 
 
 def read_folder(config: TrackingConfig, run_id: str, folder: str) -> dict[str, bytes]:

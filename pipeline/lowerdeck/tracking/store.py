@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING, Any
 from lowerdeck.compat.mlflow import DEFAULT_EXPERIMENT
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.execution.preload import TRACKING
+from lowerdeck.tracking import local_database
 from lowerdeck.tracking.address import (
     artifact_location,
     database_file,
+    present_locations,
     redact_credentials,
     refused_message,
     tracking_uri,
@@ -71,6 +73,7 @@ def opened(config: TrackingConfig) -> Iterator[TrackingStore]:
         # Of two processes that create the tables of a new database at once, one would fail.
         with lock(uri), DEFAULT_EXPERIMENT.active(default):
             _create(uri, MlflowClient)
+            local_database.move_files(uri, config.experiment, present_locations(config))
             client = MlflowClient(tracking_uri=uri)
     except (MlflowException, sqlalchemy.exc.SQLAlchemyError, OSError) as error:
         raise LowerdeckError(unavailable_message(uri, str(error))) from error

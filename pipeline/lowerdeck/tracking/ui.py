@@ -35,8 +35,8 @@ class Location:
         return is_server(self.uri)
 
     def address(self, host: str, port: int) -> str:
-        """Address of the experiment's page; `host` and `port` apply if there is no server."""
-        base = self.uri.rstrip("/") if self.has_server else f"http://{host}:{port}"
+        """Address of the experiment's page, without a password; `host` and `port` apply if there is no server."""
+        base = redact_credentials(self.uri).rstrip("/") if self.has_server else f"http://{host}:{port}"
         columns = f"&{view.QUERY}" if self.has_view else ""
         return f"{base}/#/experiments/{self.experiment_id}/runs{WORKFLOW}{columns}"
 
