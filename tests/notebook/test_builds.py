@@ -30,9 +30,18 @@ def test_the_package_offers_them_without_importing_anything_heavy() -> None:
         _ = lowerdeck.biuld
 
 
-def test_several_values_are_a_sweep(workspace: Path) -> None:
-    with pytest.raises(LowerdeckError, match=r"target=a,b names several builds; use lowerdeck\.sweep"):
-        lowerdeck.build("target=a,b", workspace=workspace)
+@pytest.mark.parametrize("several", ["target=xnnpack_cpu,cortex_m55", "experiment=delegation"])
+def test_several_values_are_a_sweep(workspace: Path, several: str) -> None:
+    """An experiment built all of its points before."""
+    with pytest.raises(LowerdeckError, match=rf"{several} names several builds; use lowerdeck\.sweep"):
+        lowerdeck.build(several, workspace=workspace)
+    assert not list((workspace / "sweeps").glob("*/sweep.json"))
+
+
+def test_a_mapping_is_one_value(workspace: Path) -> None:
+    """Its comma was taken for that of several values."""
+    with pytest.raises(LowerdeckError, match=r"training\.learning_rat: nothing can be set here"):
+        lowerdeck.build("quantization.training={epochs: 1, learning_rat: 0.1}", workspace=workspace)
 
 
 def test_a_misspelt_option_is_an_error_with_a_suggestion(workspace: Path) -> None:

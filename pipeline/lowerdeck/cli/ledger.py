@@ -59,16 +59,16 @@ def _built() -> Iterator[tuple[str, Entry]]:
     """The model and the entry of the build in build/."""
     from lowerdeck.artifacts import paths
     from lowerdeck.artifacts.files import read_json
+    from lowerdeck.artifacts.measurements import read_all_metrics
     from lowerdeck.config.load import read_config
     from lowerdeck.release.ledger.entries import entry_of
 
-    config, metrics = read_config(paths.CONFIG), read_json(paths.METRICS)
-    yield config.model.name, entry_of(config, metrics, read_json(paths.LINEAGE))
+    config = read_config(paths.CONFIG)
+    yield config.model.name, entry_of(config, read_all_metrics(), read_json(paths.LINEAGE))
 
 
 def _recorded(selector: str) -> Iterator[tuple[str, Entry]]:
     """The models and entries of recorded builds, except failed ones."""
-    from lowerdeck.artifacts import paths
     from lowerdeck.release.ledger.entries import entry_of
     from lowerdeck.tracking import recorded_build
     from lowerdeck.tracking.runs import find_runs
@@ -82,7 +82,7 @@ def _recorded(selector: str) -> Iterator[tuple[str, Entry]]:
         print(f"left out: {len(found) - len(finished)} of {len(found)} runs, which failed or are not finished")
     for run in finished:
         build = recorded_build.read(tracking, run)
-        metrics = recorded_build.read_json(tracking, run, paths.METRICS.name)
+        metrics = recorded_build.read_all_metrics(tracking, run)
         yield build.config.model.name, entry_of(build.config, metrics, build.lineage)
 
 

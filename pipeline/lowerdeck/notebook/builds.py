@@ -13,7 +13,6 @@ from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import write_bytes
 from lowerdeck.artifacts.plans import parse_plan
 from lowerdeck.config.schema import Config, TrackingConfig
-from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.plan import DelegationPlan
 from lowerdeck.tracking import recorded_build
 from lowerdeck.tracking.recorded_run import RecordedRun
@@ -43,7 +42,7 @@ class Build:
     config: Config
     """The resolved configuration."""
     metrics: Mapping[str, Any]
-    """metrics.json: numbers, and texts where something could not be measured."""
+    """Numbers, also those of the device, and texts where something could not be measured."""
     plan: DelegationPlan
     """The plan that the program was lowered by."""
     program: bytes = field(repr=False)
@@ -128,9 +127,7 @@ def build(*overrides: str, workspace: Path | str = ".") -> Build:
     """
     from lowerdeck.notebook.sweeps import sweep
 
-    if ambiguous := [text for text in overrides if "," in text.partition("=")[2].partition("[")[0]]:
-        raise LowerdeckError(f"{ambiguous[0]} names several builds; use lowerdeck.sweep")
-    (point,) = sweep(*overrides, workspace=workspace).builds
+    (point,) = sweep(*overrides, workspace=workspace, _is_one=True).builds
     return point
 
 
@@ -156,7 +153,7 @@ def read(tracking: TrackingConfig, run: RecordedRun) -> Build:
         run_id=run.run_id,
         name=run.name,
         config=recorded.config,
-        metrics=recorded_build.read_json(tracking, run, paths.METRICS.name),
+        metrics=recorded_build.read_all_metrics(tracking, run),
         plan=parse_plan(read_artifact(tracking, run.run_id, paths.PLAN.name).decode(), f"run {run.run_id}"),
         program=read_artifact(tracking, run.run_id, paths.PROGRAM.name),
         tracking=tracking,

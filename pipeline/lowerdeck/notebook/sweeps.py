@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import uuid
 from contextlib import chdir
 from dataclasses import dataclass, field
@@ -38,7 +39,7 @@ class Sweep:
         return self.page()._repr_html_()
 
 
-def sweep(*overrides: str, workspace: Path | str = ".") -> Sweep:
+def sweep(*overrides: str, workspace: Path | str = ".", _is_one: bool = False) -> Sweep:
     """Build all points of `overrides`, sharing every stage whose inputs are the same.
 
     Args:
@@ -54,6 +55,9 @@ def sweep(*overrides: str, workspace: Path | str = ".") -> Sweep:
 
     with chdir(workspace):
         prepared = engine.prepare(Path.cwd(), overrides, None)
+        if _is_one and (prepared.points is None or len(prepared.points) != 1):
+            shutil.rmtree(prepared.folder.path)  # nothing was built in it
+            raise LowerdeckError(f"{' '.join(overrides)} names several builds; use lowerdeck.sweep")
         records = engine.run(prepared, Path.cwd(), uuid.uuid4().hex[:8])
         if failed := [record for record in records if record.status == "failed"]:
             raise LowerdeckError(f"{' '.join(failed[0].overrides) or 'the build'} failed: {failed[0].reason}")

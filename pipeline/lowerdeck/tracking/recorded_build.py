@@ -14,7 +14,8 @@ from lowerdeck.config.compose import compose
 from lowerdeck.config.load import config_of, read_section
 from lowerdeck.config.schema import CompareConfig, Config, TrackingConfig
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
-from lowerdeck.tracking.runs import find_runs, read_artifact, with_details
+from lowerdeck.tracking.content import DEVICE_FILES
+from lowerdeck.tracking.runs import find_runs, read_artifact, read_artifacts, with_details
 
 if TYPE_CHECKING:
     from lowerdeck.tracking.recorded_run import RecordedRun
@@ -117,7 +118,24 @@ def read_json(tracking: TrackingConfig, run: RecordedRun, name: str) -> Any:
     Raises:
         LowerdeckError: it is missing or damaged.
     """
+    return _parsed(read_artifact(tracking, run.run_id, name), run, name)
+
+
+def read_all_metrics(tracking: TrackingConfig, run: RecordedRun) -> dict[str, Any]:
+    """The metrics of evaluate, and the metrics of the device where one was configured.
+
+    Raises:
+        LowerdeckError: a file is missing or damaged.
+    """
+    metrics: dict[str, Any] = read_json(tracking, run, paths.METRICS.name)
+    name = f"{DEVICE_FILES}/{paths.DEVICE_METRICS.name}"
+    for content in read_artifacts(tracking, [run.run_id], name).values():  # none without a device
+        metrics |= _parsed(content, run, name)
+    return metrics
+
+
+def _parsed(content: bytes, run: RecordedRun, name: str) -> Any:
     try:
-        return json.loads(read_artifact(tracking, run.run_id, name))
+        return json.loads(content)
     except ValueError as error:
         raise LowerdeckError(f"{name} of run {run.run_id[:12]} is damaged: {error}") from None

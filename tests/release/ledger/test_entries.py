@@ -18,13 +18,15 @@ from lowerdeck import tasks
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import read_json, sha256, write_json
 from lowerdeck.cli.main import main
-from lowerdeck.config.load import config_of
+from lowerdeck.config.load import config_of, read_config
 from lowerdeck.contracts.plan import DelegationPlan
 from lowerdeck.delegation.coverage import coverage
+from lowerdeck.notebook import builds
 from lowerdeck.provenance import lineage
 from lowerdeck.release.ledger.difference import read_tolerances
 from lowerdeck.release.ledger.entries import entry_of, file_name, parsed, read
 from lowerdeck.tasks import streaming_detection
+from lowerdeck.tracking.record import record
 from tests.handmade_build import write_build
 from tests.project import REPOSITORY
 
@@ -104,10 +106,39 @@ def test_an_entry_says_why_its_build_must_not_ship() -> None:
     assert "defects" not in entries()[ENTRY]
 
 
+def test_what_the_device_measured_is_in_the_entry() -> None:
+    """Only the metrics of evaluate came in, so that a build that failed on its device had no defect."""
+    built()
+    measured = {
+        "device": "board", "device_provenance": "measured on board", "measured_latency_ms": 12.5,
+        "device_failure": "error 0x30",
+    }  # fmt: skip
+    write_json(paths.DEVICE_METRICS, measured)
+    write_json(paths.MEASUREMENT, {})
+    record(read_config(paths.CONFIG), read_json(paths.LINEAGE))
+    for selector in ((), ("tags.model = 'tiny'",)):
+        assert ledger("update", *selector) == 0
+        entry = entries()[ENTRY]
+        assert entry["metrics"]["measured_latency_ms"] == 12.5
+        assert entry["device"] == {"device": "board", "device_provenance": "measured on board"}
+        assert entry["defects"] == ["was not executed on its device: error 0x30"]
+        TINY.unlink()
+    assert builds.load("tags.model = 'tiny'").metrics["measured_latency_ms"] == 12.5
+
+
+def test_models_whose_names_differ_in_replaced_characters_have_files_of_their_own() -> None:
+    """Each overwrote the entries of the other."""
+    for name in ("my net", "my_net", "模型一", "模型二"):
+        built(model={"name": name})
+        assert ledger("update") == 0
+    assert set(read(LEDGER)) == {"my net", "my_net", "模型一", "模型二"}
+    assert file_name("my_net") == "my_net.yaml"
+
+
 def test_the_same_builds_give_the_same_bytes_in_any_order(capsys: pytest.CaptureFixture[str]) -> None:
-    builds: list[Callable[[], None]] = [built, lambda: built(quantization={"name": "int8_per_tensor"})]
+    both: list[Callable[[], None]] = [built, lambda: built(quantization={"name": "int8_per_tensor"})]
     texts = []
-    for order in (builds, builds[::-1]):
+    for order in (both, both[::-1]):
         TINY.unlink(missing_ok=True)
         for build in order:
             build()
@@ -255,9 +286,6 @@ def test_what_cannot_be_read_is_named(
 
 
 def test_recorded_builds_are_entered_each_once(capsys: pytest.CaptureFixture[str]) -> None:
-    from lowerdeck.config.load import read_config
-    from lowerdeck.tracking.record import record
-
     changes: dict[str, dict[str, Any]] = {
         "a": {},
         "b": {"quantization": {"name": "other"}},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -66,7 +67,7 @@ Ledger = dict[str, dict[str, Entry]]
 
 
 def entry_of(config: Config, metrics: Mapping[str, Any], lineage: Mapping[str, Any]) -> Entry:
-    """The entry of a build, from its resolved configuration, metrics.json and lineage.json.
+    """The entry of a build, from its resolved configuration, all its metrics and lineage.json.
 
     Raises:
         LowerdeckError: configuration and lineage are those of different builds.
@@ -194,8 +195,9 @@ def rendered(model: str, entries: Mapping[str, Entry]) -> str:
 
 
 def file_name(model: str) -> str:
-    """Name of a model's file in the ledger; characters with a meaning in paths are replaced."""
-    name = re.sub(r"[^A-Za-z0-9_.-]", "_", model).lstrip(".") + ".yaml"
+    """Name of a model's file in the ledger: characters with a meaning in paths are replaced, names stay distinct."""
+    plain = re.sub(r"[^A-Za-z0-9_.-]", "_", model).lstrip(".")
+    name = (plain if plain == model else f"{plain}-{hashlib.sha256(model.encode()).hexdigest()[:8]}") + ".yaml"
     if name == TOLERANCES_NAME:
         raise LowerdeckError(f"a model cannot be called {model!r} in the ledger: {name} contains the tolerances")
     return name
