@@ -256,6 +256,56 @@ def test_git_revisions_and_the_workspace(
     assert "contains no build: build/evaluate/metrics.json" in capsys.readouterr().err
 
 
+def test_a_workspace_on_other_samples_is_not_ranked_with_the_commit(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the same program: 20 of 20 samples beat 180 of 200, because the lineage still was of those 200."""
+    monkeypatch.chdir(tmp_path)
+    write_json(paths.LINEAGE, lineage.trace(write(180, 1000)))
+    for command in (["init", "-q"], ["add", "-f", "build"], ["commit", "-qm", "x"]):
+        subprocess.run(["git", "-c", "user.name=x", "-c", "user.email=x@y", *command], check=True)
+    write_build(metrics=metrics(20, 1000, 20), labels=(1,) * 20, answers=(1,) * 20, evaluation={"max_samples": 20})
+    rows = as_json("HEAD", "workspace", capsys=capsys)["builds"]
+    assert len({row["samples"] for row in rows}) == 2
+    assert [row["marks"].get("quantized_accuracy") for row in rows] == [None, None]
+
+
+def test_a_workspace_with_parts_of_two_builds_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an interrupted build leaves it: the metrics of the one were shown under the configuration of the other."""
+    monkeypatch.chdir(tmp_path)
+    write_json(paths.LINEAGE, lineage.trace(write(180, 1000)))
+    text = paths.CONFIG.read_text()
+    for changed, status in ((text, 0), (text.replace("seed: 3", "seed: 4"), 1)):
+        paths.CONFIG.write_text(changed)
+        os.utime(paths.CONFIG, ns=(paths.METRICS.stat().st_mtime_ns + 10**9,) * 2)
+        assert main(["compare", "workspace", "--no-log"]) == status
+    assert "build contains parts of different builds: build/config.yaml is newer" in capsys.readouterr().err
+    paths.LINEAGE.write_text("<<<<<<< HEAD\n")
+    write(180, 1000)
+    assert main(["compare", "workspace", "--no-log"]) == 1
+    assert "workspace: metrics.json, config.yaml or lineage.json is damaged" in capsys.readouterr().err
+
+
+def test_the_record_of_a_revision_is_that_of_its_commit(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of HEAD was overwritten after the next commit."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    subprocess.run(["git", "init", "-q"], check=True)
+    for size in (1000, 2000):
+        write_json(paths.LINEAGE, lineage.trace(write(180, size, seed=size)))
+        for command in (["add", "-f", "build"], ["commit", "-qm", "x"]):
+            subprocess.run(["git", "-c", "user.name=x", "-c", "user.email=x@y", *command], check=True)
+        compare("HEAD", capsys=capsys, log=True)
+    client = MlflowClient(f"sqlite:///{tmp_path}/mlflow/mlflow.db")
+    apart = client.get_experiment_by_name("lowerdeck comparisons")
+    assert apart is not None
+    assert len(client.search_runs([apart.experiment_id])) == 2
+
+
 def test_it_is_kept_in_mlflow_once_and_is_no_build(capsys: pytest.CaptureFixture[str], project: Path) -> None:
     for _ in range(2):
         compare("precision", capsys=capsys, log=True)

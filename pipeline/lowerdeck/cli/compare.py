@@ -264,7 +264,7 @@ def _log(tracking: TrackingConfig, title: str, comparison: Comparison, files: Ma
 
     logged: ComparisonRun = {
         "name": f"comparison: {title}",
-        "labels": [build.run_id or build.label for build in (*comparison.builds, *comparison.not_comparable)],
+        "labels": [_identity(build) for build in (*comparison.builds, *comparison.not_comparable)],
         "objectives": ",".join(map(str, comparison.objectives)),
         "files": files,
     }
@@ -277,6 +277,13 @@ def _log(tracking: TrackingConfig, title: str, comparison: Comparison, files: Ma
     else:
         log.parent.mkdir(parents=True, exist_ok=True)
         start_logging(tracking, log, **logged)
+
+
+def _identity(build: ComparedBuild) -> str:
+    """What identifies a build in the record of its comparison: a revision such as HEAD names another one tomorrow."""
+    from lowerdeck.comparison import sources
+
+    return build.run_id or sources.commit(build.label) or build.label
 
 
 def _count(text: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ from lowerdeck.comparison.recommendations import RAM_UNKNOWN
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.evaluation.defects import defects
 from lowerdeck.evaluation.gates import all_bounds, failed_gates
-from lowerdeck.evaluation.metric_names import DESCRIPTIONS
+from lowerdeck.evaluation.metric_names import DESCRIPTIONS, PRIMARY
 from lowerdeck.fingerprints.keys import NOT_OF_A_BUILD
+from lowerdeck.provenance.lineage import samples_used
 from lowerdeck.report import summary
+from lowerdeck.report.build import check_is_one_build
 from lowerdeck.tracking.content import DEFECTS_TAG, flat_params, git_output
 from lowerdeck.tracking.recorded_run import SWEEP_ID_TAG, RecordedRun
 
@@ -25,7 +28,7 @@ WORKSPACE = "workspace"
 LABEL_CHARACTERS = 8
 _OVERRIDES_TAG, _POINT_TAG = "sweep.overrides", "sweep.point"
 _PROGRAM = "program_sha256"
-_TEXTS = ("delegated_accuracy", "converter.caveat", RAM_UNKNOWN)
+_TEXTS = ("delegated_accuracy", "converter.caveat", RAM_UNKNOWN, PRIMARY)
 _REVISION_FILES = (paths.METRICS, paths.CONFIG, paths.LINEAGE, paths.DEVICE_METRICS)
 _LINKED = {
     "report": paths.REPORT.name,
@@ -124,9 +127,15 @@ def _device(texts: Mapping[str, Any]) -> str:
 
 def is_revision(text: str) -> bool:
     """Whether git knows `text` as a commit."""
-    if not text or text.startswith("-"):
-        return False
-    return git_output("rev-parse", "--verify", "--quiet", f"{text}^{{commit}}") is not None
+    return commit(text) is not None
+
+
+def commit(revision: str) -> str | None:
+    """The commit that git knows as `revision`; None if it is none."""
+    if not revision or revision.startswith("-"):
+        return None
+    found = git_output("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
+    return None if found is None else found.strip()
 
 
 def from_revision(revision: str) -> ComparedBuild:
@@ -172,12 +181,19 @@ def from_workspace() -> ComparedBuild:
     files = {path: path.read_text(encoding="utf-8") for path in _REVISION_FILES if path.is_file()}
     if paths.LINEAGE in files and not _is_of_program(files[paths.LINEAGE]):
         del files[paths.LINEAGE]  # it belongs to an earlier build: this one is not recorded yet
-    return _from_files(WORKSPACE, files)
+    check_is_one_build()
+    build = _from_files(WORKSPACE, files)
+    # The lineage may be of the same program on other samples.
+    used = samples_used(paths.EVALUATION_SAMPLES)["sha256"] if paths.EVALUATION_SAMPLES.is_file() else build.samples
+    return replace(build, samples=used)
 
 
 def _is_of_program(lineage: str) -> bool:
     """Whether the lineage ends with the program in build/."""
-    programs = [link["sha256"] for link in json.loads(lineage)["links"] if link["name"] == "program"]
+    try:
+        programs = [link["sha256"] for link in json.loads(lineage)["links"] if link["name"] == "program"]
+    except (ValueError, KeyError, TypeError):
+        return True  # the caller reads it again, and says that it is damaged
     return paths.PROGRAM.is_file() and programs == [sha256(paths.PROGRAM)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,7 +82,9 @@ def read_build(lineage: Mapping[str, Any] | None = None, run_page: RunPage | Non
             f"flavor {config.flavor.name}, the program for {plan.backend} with flavor "
             f"{manifest['converter']['flavor']}, or it was not evaluated yet. `dvc repro` completes the build."
         )
-    lineage = _current_lineage(config, manifest) if lineage is None else lineage
+    if lineage is None:
+        check_is_one_build()
+        lineage = _current_lineage(config, manifest)
     return Build(
         config=config,
         metrics=metrics,
@@ -99,6 +102,30 @@ def read_build(lineage: Mapping[str, Any] | None = None, run_page: RunPage | Non
     )
 
 
+def check_is_one_build() -> None:
+    """Check that what is in build/ was evaluated after it was composed, or recorded as it is.
+
+    Raises:
+        LowerdeckError: the configuration is of another build than the metrics.
+    """
+    if not paths.MANIFEST.is_file():
+        return  # a clone of a repository with the small files of a build, written in any order
+    if paths.CONFIG.stat().st_mtime_ns <= paths.METRICS.stat().st_mtime_ns:
+        return
+    with suppress(LowerdeckError):
+        if current_lineage() is not None:
+            return
+    raise LowerdeckError(
+        f"{paths.BUILD} contains parts of different builds: {paths.CONFIG} is newer than {paths.METRICS}, and "
+        f"{paths.LINEAGE} is of another configuration. `dvc repro` completes the build"
+    )
+
+
+def current_lineage() -> Mapping[str, Any] | None:
+    """The lineage in build/; None until `track` has recorded this build."""
+    return _current_lineage(load.read_config(paths.CONFIG), read_json(paths.MANIFEST))
+
+
 def _current_lineage(config: Config, manifest: Mapping[str, Any]) -> Mapping[str, Any] | None:
     if not paths.LINEAGE.is_file():
         return None
@@ -112,7 +139,7 @@ def current_run_page() -> RunPage | None:
     """The page of the MLflow run of the build in build/; None until `track` has recorded this build."""
     if not (paths.CONFIG.is_file() and paths.MANIFEST.is_file()):
         return None
-    return _recorded_page(_current_lineage(load.read_config(paths.CONFIG), read_json(paths.MANIFEST)))
+    return _recorded_page(current_lineage())
 
 
 def _recorded_page(lineage: Mapping[str, Any] | None) -> RunPage | None:
