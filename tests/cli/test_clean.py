@@ -259,6 +259,30 @@ def test_ages(text: str, seconds: int) -> None:
     assert clean.seconds_of(text) == seconds
 
 
+def test_builds_of_both_sides_of_a_merge_are_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the merge took build/ from one side, git's simplified history leaves out the other."""
+    monkeypatch.chdir(tmp_path)
+
+    def git(*arguments: str) -> None:
+        identity = ("-c", "user.name=x", "-c", "user.email=x@y")
+        subprocess.run(["git", *identity, *arguments], check=True, capture_output=True)
+
+    def commit(name: str) -> None:
+        write_text(Path("build/track/lineage.json"), json.dumps({"build_key": name}))
+        git("add", "-A")
+        git("commit", "-qm", name)
+
+    git("init", "-q", "-b", "main")
+    commit("base")
+    git("checkout", "-qb", "feature")
+    commit("of the feature")
+    git("checkout", "-q", "main")
+    commit("of main")
+    git("merge", "-qs", "ours", "-m", "merged", "feature")
+    git("branch", "-D", "feature")
+    assert clean.committed_builds() == {"base", "of the feature", "of main"}
+
+
 @pytest.mark.parametrize("text", ["", "30", "-1d", "1.5d", "30 d", "d", "30m", "9999999d"])
 def test_what_is_no_age_is_refused(text: str) -> None:
     with pytest.raises(LowerdeckError, match="not an age; allowed are hours, days and weeks such as 12h, 30d, 8w"):

@@ -106,7 +106,8 @@ def committed_builds() -> set[str]:
     contents = [paths.LINEAGE.read_bytes()] if paths.LINEAGE.is_file() else []
     with suppress(OSError):  # without git, there is only the workspace
         path = paths.LINEAGE.as_posix()
-        log = ["git", "log", "--all", "--format=%H", "--", path]
+        # Without --full-history, git leaves out a side of a merge that took the path from the other.
+        log = ["git", "log", "--all", "--full-history", "--format=%H", "--", path]
         commits = subprocess.run(log, capture_output=True, text=True, check=False).stdout.split()
         shown = (
             subprocess.run(["git", "show", f"{commit}:./{path}"], capture_output=True, check=False)
