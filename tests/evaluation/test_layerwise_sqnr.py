@@ -215,6 +215,14 @@ def test_tables_are_written_and_read_back(tmp_path: Path, monkeypatch: pytest.Mo
     assert read_classes(paths.CLASSES) == []
 
 
+def test_a_class_without_a_name_is_not_called_like_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folders 1, 10 and 2 are the classes 0, 1 and 2: output 10 was the class `10`, and its answers were right."""
+    monkeypatch.chdir(tmp_path)
+    pairs = {"quantized": np.array([[1, 10], [0, 0], [3, 3]])}
+    write_evaluation({}, Measured(metrics={}, draws={}, confusion=pairs, class_names=("1", "10", "2")), [])
+    assert paths.CONFUSION.read_text().split() == ["actual,predicted", "10,class", "10", "1,1", "3,3"]
+
+
 def test_outputs_that_change_their_shape_are_refused_and_the_former_baseline_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,7 +66,13 @@ def read_draws(content: bytes) -> dict[str, Any]:
 
 def class_labels(names: Sequence[str]) -> Callable[[int], str]:
     """Class index -> its name, or its number where it has no name of its own."""
-    return lambda index: names[index] if index < len(names) and names.count(names[index]) == 1 else str(index)
+
+    def label(index: int) -> str:
+        if index < len(names) and names.count(names[index]) == 1:
+            return names[index]
+        return f"class {index}" if str(index) in names else str(index)
+
+    return label
 
 
 def _write_classes(confusion: Mapping[str, Any], named: Callable[[int], str]) -> None:
