@@ -24,6 +24,9 @@ FUNCTIONS: dict[str, _Function] = {
     "max": lambda y, keep: torch.where(keep, y, -torch.inf).max(1)[0],
     "max of the other way round": lambda y, keep: torch.where(~keep, -1e9, y).max(1)[0],
     "argmax": lambda y, keep: y.masked_fill(~keep, torch.finfo(y.dtype).min).argmax(1),
+    "indices of ties": lambda y, keep: torch.where(keep, y.relu(), -1e9).max(1)[1],
+    "argmin of ties": lambda y, keep: y.clamp(max=-5).masked_fill(~keep, torch.inf).argmin(1),
+    "argmin of equal numbers": lambda y, keep: (0 * y + 1e6).masked_fill(~keep, torch.inf).argmin(1),
     "amin": lambda y, keep: y.masked_fill(~keep, torch.inf).amin(1),
 }
 
@@ -52,6 +55,30 @@ def test_the_results_are_those_of_pytorch(name: str) -> None:
     network = Pooled(FUNCTIONS[name]).eval()
     program = export(network, SHAPES, input_dtypes=DTYPES)
     assert "inf" not in str(program.graph)
+    for x, keep in samples(6):
+        for each in (keep, keep.flip(1)):
+            assert torch.equal(program.module()(x, each), network(x, each))
+
+
+def test_a_maximum_of_two_tensors_keeps_its_number() -> None:
+    """It was taken for a reduction, and the smallest of one tensor was in the result in place of the other's value."""
+    network = Pooled(lambda y, keep: torch.max(y.masked_fill(~keep, -torch.inf), y - 100)).eval()
+    for x, keep in samples(2):
+        assert torch.equal(export(network, SHAPES, input_dtypes=DTYPES).module()(x, keep), network(x, keep))
+
+
+@pytest.mark.parametrize("hidden", [torch.nan, torch.inf])
+def test_what_the_mask_hides_has_no_say(hidden: float) -> None:
+    """A quotient by zero that is masked made every maximum NaN, and leaves no steps for others if it is infinite."""
+    network = Pooled(lambda y, keep: torch.where(keep, y, hidden).masked_fill(~keep, -torch.inf).amax(1)).eval()
+    program = export(network, SHAPES, input_dtypes=DTYPES)
+    for x, keep in samples(6):
+        assert torch.equal(program.module()(x, keep), network(x, keep))
+
+
+def test_integers_keep_their_number() -> None:
+    network = Pooled(lambda y, keep: (0 * y).int().masked_fill(keep, torch.iinfo(torch.int32).min).argmax(1)).eval()
+    program = export(network, SHAPES, input_dtypes=DTYPES)
     for x, keep in samples(6):
         assert torch.equal(program.module()(x, keep), network(x, keep))
 
