@@ -77,6 +77,22 @@ def test_a_mask_that_leaves_a_query_nothing_stays() -> None:
         torch.testing.assert_close(program.module()(*sample), network(*sample))
 
 
+@pytest.mark.parametrize(
+    ("mask", "dim"),
+    [(LATER | (torch.arange(8)[:, None] == 3), -1), (torch.arange(8) == 2, 1), (torch.ones(1, dtype=torch.bool), -1)],
+)
+def test_a_row_that_a_filled_mask_leaves_nothing_of_has_equal_weights(mask: torch.Tensor, dim: int) -> None:
+    """Its number was added to all scores of the row, which then had the weights that they have without a mask."""
+
+    class Filled(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (x @ x.transpose(1, 2)).masked_fill(mask, -1e9).softmax(dim)
+
+    program = export(Filled(), [SHAPE])
+    for sample in samples():
+        torch.testing.assert_close(program.module()(*sample), Filled()(*sample))
+
+
 def test_masked_scores_that_the_model_returns_stay_infinite() -> None:
     class Returned(nn.Module):
         def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -31,7 +31,8 @@ _SOFTMAX = (_aten.softmax.int, _aten._softmax.default)
 def bound_masks(program: ExportedProgram) -> None:
     """Let masks in an ATen program leave out by MASKED, where nothing but a softmax sees the difference.
 
-    Rows that are masked as a whole give equal weights in place of NaN.
+    Rows that are masked as a whole get equal weights in place of NaN where the mask is filled in, and where it is added
+    the weights that they have without it.
     """
     values, is_changed = constants(program), False
     for node in _only_seen_by_softmax(program.graph, values.keys()):
@@ -163,15 +164,26 @@ def _bound_constant(program: ExportedProgram, node: Node, values: Mapping[Node, 
 
 
 def _add_mask(program: ExportedProgram, node: Node, values: Mapping[Node, Callable[[], Any]]) -> None:
-    """Add a mask that is the same for all inputs, which all backends do, in place of filling its places."""
+    """Add a mask that is the same for all inputs, which all backends do, in place of filling its places.
+
+    One that leaves a row nothing stays: what is added to all of a row does not make them equal.
+    """
     arguments: Any = node.args
     scores, mask = arguments[:2]
+    if _leaves_nothing_somewhere(values[mask](), node):
+        return
     added = torch.zeros(values[mask]().shape).masked_fill(values[mask](), MASKED)
     constant = stored_constant(program, f"added_{node.name}", added.to(scores.meta["val"].dtype))
     with program.graph.inserting_before(node):
         made = program.graph.call_function(_aten.add.Tensor, (scores, constant))
     made.meta = dict(node.meta)
     node.replace_all_uses_with(made)
+
+
+def _leaves_nothing_somewhere(mask: torch.Tensor, filled: Node) -> bool:
+    dims: set[Any] = {user.args[1] for user in filled.users if user.target in _SOFTMAX} or {-1}
+    mask = mask[(None,) * (filled.meta["val"].ndim - mask.ndim)]
+    return any(bool(mask.all(dim).any()) for dim in dims)
 
 
 def stored_constant(program: ExportedProgram, name: str, value: torch.Tensor) -> Node:
