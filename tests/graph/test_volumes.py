@@ -80,6 +80,7 @@ OVER_DEPTH: list[Callable[[torch.Tensor], torch.Tensor]] = [
     lambda x: F.avg_pool3d(x, (2, 3, 3), 1, (0, 1, 1), count_include_pad=False),
     lambda x: F.adaptive_avg_pool3d(x, (2, 4, 3)),
     lambda x: F.interpolate(x, scale_factor=(2, 1, 2)),
+    lambda x: F.interpolate(x, scale_factor=(2.3, 1.4, 1.7)),
     lambda x: x * F.adaptive_avg_pool3d(x, 1).sigmoid(),
 ]
 """What takes depths for the rows of an image, and back."""
@@ -150,6 +151,7 @@ def test_networks_compute_the_same(name: str) -> None:
         nn.ConvTranspose3d(3, 3, 2, stride=2, groups=3),
         nn.Sequential(nn.Conv3d(3, 4, 2), nn.AvgPool3d(2, divisor_override=3)),
         nn.Sequential(nn.Conv3d(3, 4, 1), nn.AdaptiveAvgPool3d((3, 3, 3))),
+        nn.Sequential(nn.Conv3d(3, 4, 1), nn.Upsample(scale_factor=(1.2, 1.4, 1))),
     ],
 )
 def test_what_cannot_be_rewritten_stays(network: nn.Module) -> None:

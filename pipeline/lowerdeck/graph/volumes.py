@@ -150,7 +150,7 @@ class _Volumes(Images):
         if node.target is _aten.adaptive_avg_pool3d.default:
             return self._adaptive(node, image, list(arguments["output_size"]))
         if node.target is _aten.upsample_nearest3d.vec:
-            return self._upsampled(node, image, list(node.meta["val"].shape[2:]))
+            return self._upsampled(node, image, list(node.meta["val"].shape[2:]), arguments["scale_factors"])
         return super().form(node, image, arguments)
 
     def reduced(self, node: Node, image: Node, arguments: Arguments) -> Node | None:
@@ -214,12 +214,18 @@ class _Volumes(Images):
             image = self._of_rows(node, rows, image.meta["val"].shape[2:])
         return image
 
-    def _upsampled(self, node: Node, image: Node, wanted: list[int]) -> Node:
+    def _upsampled(self, node: Node, image: Node, wanted: list[int], factors: Sequence[float] | None) -> Node | None:
+        """By factors if these are given: sizes are rounded, so that other elements would be the nearest."""
         depth, _, *window = image.meta["val"].shape
+        given, of_image = [depth, *window], tuple[Any, Any]((wanted[1:], None))
+        of_depth = tuple[Any, Any](([wanted[0], wanted[1] * wanted[2]], None))
+        if factors is not None:
+            if any(factor != 1 and size == new for factor, size, new in zip(factors, given, wanted, strict=True)):
+                return None  # the kernel for images copies what keeps its size
+            of_image, of_depth = (None, factors[1:]), (None, [factors[0], 1.0])
         if wanted[1:] != window:
-            image = called(node, _aten.upsample_nearest2d.vec, image, wanted[1:], None)
+            image = called(node, _aten.upsample_nearest2d.vec, image, *of_image)
         if wanted[0] != depth:
-            rows = self._rows(node, image)
-            rows = called(node, _aten.upsample_nearest2d.vec, rows, [wanted[0], wanted[1] * wanted[2]], None)
+            rows = called(node, _aten.upsample_nearest2d.vec, self._rows(node, image), *of_depth)
             image = self._of_rows(node, rows, wanted[1:])
         return image
