@@ -49,6 +49,7 @@ FUNCTIONS: dict[str, _Function] = {
     "rrelu in place": lambda y, w: F.rrelu(y * 2, inplace=True),
     "rrelu of a written slice": lambda y, w: F.rrelu(_doubled_first_row(y), 0.1, 0.3),
     "round to decimals": lambda y, w: torch.round(y, decimals=1),
+    "round to thousands": lambda y, w: torch.round(torch.arange(500, 50000, 1000.0) + 0 * y[0, 0, 0, 0], decimals=-3),
 }
 
 
@@ -104,6 +105,33 @@ def test_a_layer_norm_in_float16_adds_squares_in_float32(affine: bool) -> None:
     float16 = QuantizationScheme(name="float16")
     verdict, detail = lowered(network, [(torch.randn(1, 256),) for _ in range(8)], create("xnnpack_cpu"), float16)
     assert verdict == "right", detail
+
+
+IN_FLOAT16: dict[str, _Function] = {
+    "hypot of small numbers": lambda x, w: torch.hypot(x * 1e-5, w * 1e-5),
+    "hypot of large numbers": lambda x, w: torch.hypot(x * 100, w * 100),
+    "cosine similarity": lambda x, w: F.cosine_similarity(x[:, None] * 3, w[None] * 3, dim=-1),
+    "ldexp": lambda x, w: torch.ldexp(x, torch.tensor([1, 2])[:, None]),
+}
+
+
+@pytest.mark.parametrize("name", IN_FLOAT16)
+def test_in_float16_squares_do_not_overflow(name: str) -> None:
+    """They were infinite, or zero, and ldexp returned float32."""
+
+    class Half(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rows: torch.Tensor
+            self.register_buffer("rows", torch.full((2, 512), 6.0, dtype=torch.float16))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return IN_FLOAT16[name](x, self.rows)
+
+    x = torch.full((2, 512), 8.0, dtype=torch.float16)
+    found, wanted = export(Half(), [[2, 512]], input_dtypes=["float16"]).module()(x), Half()(x)
+    assert found.dtype == wanted.dtype
+    torch.testing.assert_close(found, wanted)
 
 
 def test_a_shift_that_rounds_stays_on_the_cpu() -> None:

@@ -9,7 +9,7 @@ import torch
 from lowerdeck.graph.retracing import replace_by
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from torch.export import ExportedProgram
     from torch.fx import Node
@@ -87,10 +87,25 @@ def _is_broadcast(node: Node) -> bool:
 
 def _cosine_similarity(left: _Tensor, right: _Tensor, dim: int = 1, eps: float = 1e-8) -> _Tensor:
     """Arm's decomposition takes the norms of what is not yet broadcast, and returns another shape."""
-    shape = (left * right).shape
-    left, right = left.expand(shape), right.expand(shape)
+    shape, dtype = (left * right).shape, torch.result_type(left, right)
+    left, right = (each.expand(shape) for each in _widened(left, right))
     norms = ((each * each).sum(dim).sqrt().clamp_min(eps) for each in (left, right))
-    return (left * right).sum(dim) / next(norms) / next(norms)
+    return ((left * right).sum(dim) / next(norms) / next(norms)).to(dtype)
+
+
+def _hypot(x: _Tensor, y: _Tensor) -> _Tensor:
+    wide_x, wide_y = _widened(x, y)
+    return torch.sqrt(wide_x * wide_x + wide_y * wide_y).to(torch.result_type(x, y))
+
+
+def _ldexp(x: _Tensor, exponent: _Tensor) -> _Tensor:
+    result, dtype = x * torch.pow(2.0, exponent), torch.result_type(x, exponent)
+    return result.to(dtype) if dtype.is_floating_point else result
+
+
+def _widened(*tensors: _Tensor) -> Iterator[_Tensor]:
+    """In float32 at least: float16 has no squares of more than 256, nor of less than 2e-4."""
+    return (each.to(torch.promote_types(each.dtype, torch.float32)) for each in tensors)
 
 
 def _addmm(x: _Tensor, left: _Tensor, right: _Tensor, *, beta: float = 1, alpha: float = 1) -> _Tensor:
@@ -121,6 +136,9 @@ def _one_hot(indices: _Tensor, num_classes: int) -> _Tensor:
 
 
 def _round(x: _Tensor, *, decimals: int) -> _Tensor:
+    """By factors above 1 alone, which are exact."""
+    if decimals < 0:
+        return torch.round(x / 10.0**-decimals) * 10.0**-decimals
     return torch.round(x * 10.0**decimals) / 10.0**decimals
 
 
@@ -174,8 +192,8 @@ _DEFINITIONS: dict[object, Callable[..., _Tensor]] = {
     _aten.bilinear.default: _bilinear,
     _aten.erfc.default: lambda x: 1 - torch.erf(x),
     _aten.exp2.default: lambda x: torch.pow(2.0, x),
-    _aten.hypot.default: lambda x, y: torch.sqrt(x * x + y * y),
-    _aten.ldexp.Tensor: lambda x, exponent: x * torch.pow(2.0, exponent),
+    _aten.hypot.default: _hypot,
+    _aten.ldexp.Tensor: _ldexp,
     _aten.one_hot.default: _one_hot,
     _aten.round.decimals: _round,
     _aten.take_along_dim.default: _take_along_dim,
