@@ -6,12 +6,12 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from lowerdeck.graph.retracing import arguments_of, called
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
-    from torch.fx import Node
 
 _aten = torch.ops.aten
 _REDUCTIONS: list[Any] = [_aten.sum.dim_IntList, _aten.mean.dim, _aten.amax.default]
@@ -26,7 +26,7 @@ def reduce_embeddings(program: ExportedProgram) -> None:
     """
     for node in program.graph.find_nodes(op="call_function", target=_aten.embedding_bag.padding_idx):
         given = arguments_of(node)
-        size = _bag_size(given["offsets"])
+        size = _bag_size(given, node.meta["val"][0].shape[0])
         results = {user.args[1]: user for user in node.users if user.target is operator.getitem and user.users}
         if size is None or list(results) != [0] or given["padding_idx"] is not None:
             continue
@@ -42,8 +42,13 @@ def reduce_embeddings(program: ExportedProgram) -> None:
     program.graph.eliminate_dead_code()
 
 
-def _bag_size(offsets: Node) -> int | None:
-    """How many rows each bag has, as torch.nn.functional.embedding_bag states it for a table of indices."""
+def _bag_size(given: dict[str, Any], bags: int | torch.SymInt) -> int | None:
+    """How many rows each bag has, as torch.nn.functional.embedding_bag states it for a table of indices.
+
+    By offsets of a model's own the last bag may have more rows than the others, or fewer.
+    """
+    offsets = given["offsets"]
     is_regular = offsets.target is _aten.arange.start_step and offsets.args[0] == 0 and len(offsets.args) > 2
     size: Any = offsets.args[2] if is_regular else None
-    return size if isinstance(size, int) else None
+    count = given["indices"].meta["val"].numel()
+    return size if isinstance(size, int) and statically_known_true(bags * size == count) else None
