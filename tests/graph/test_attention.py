@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from benchmarks.in_turns import create
 from benchmarks.networks import lowered
+from lowerdeck.contracts.backends import DynamicDimension
 from lowerdeck.steps.export import export
 from tests.marks import quick_first
 
@@ -50,6 +51,15 @@ def test_a_mask_of_the_model_stays_with_it() -> None:
 
     values = torch.randn(SHAPE)
     assert torch.equal(export(Masked(), [SHAPE]).module()(values), torch.zeros(SHAPE))
+
+
+def test_a_causal_mask_of_sequences_that_vary_stays_with_them() -> None:
+    """A program with the mask of one length was refused."""
+    network, length = Attention(is_causal=True).eval(), DynamicDimension(dim=1, min=2, max=12)
+    program = export(network, [SHAPE], (length,))
+    for count in (3, 12):
+        values = torch.randn(1, count, 8)
+        torch.testing.assert_close(program.module()(values), network(values))
 
 
 class Padded(nn.Module):

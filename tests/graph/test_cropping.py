@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from benchmarks.in_turns import create
 from benchmarks.networks import lowered
+from lowerdeck.contracts.backends import DynamicDimension
 from lowerdeck.steps.export import export
 from tests.marks import quick_first
 
@@ -33,6 +34,16 @@ def test_slices_crop_as_padding_does(widths: list[int]) -> None:
     pads = [node for node in program.graph.nodes if "pad" in str(node.target)]
     assert all(min(node.args[1]) >= 0 for node in pads)
     assert bool(pads) == (max(widths) > 0)
+
+
+@pytest.mark.parametrize("widths", [[0, -2], [-1, 0], [-2, 1, 0, -1]])
+def test_a_size_that_varies_is_cropped(widths: list[int]) -> None:
+    """It was fixed to the size of the trace, and the model blamed for it."""
+    network = Cropped(widths).eval()
+    program = export(network, [SHAPE], (DynamicDimension(dim=3, min=4, max=9),))
+    for width in (4, 9):
+        values = torch.randn(*SHAPE[:3], width)
+        torch.testing.assert_close(program.module()(values), network(values))
 
 
 class Folded(nn.Module):

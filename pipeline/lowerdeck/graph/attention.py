@@ -39,7 +39,8 @@ def attention_as_products(program: ExportedProgram) -> None:
     """Write attention in an ATen program as its parts; `rename_outputs` comes next.
 
     Where a mask of booleans leaves nothing, the result is 0. One with a mask of numbers that depends on inputs, or
-    leaves nothing, stays: that of a softmax would be NaN there.
+    leaves nothing, stays: that of a softmax would be NaN there. So does a causal one of sequences whose length varies,
+    because its mask is no constant.
     """
     known = constants(program, may_be_trained=True)
     for node in program.graph.find_nodes(op="call_function", target=_aten.scaled_dot_product_attention.default):
@@ -48,8 +49,13 @@ def attention_as_products(program: ExportedProgram) -> None:
         options = _Attention(**dict(zip(names, node.args, strict=False)), **node.kwargs)
         mask = options.attn_mask
         value = None if mask is None or mask not in known else known[mask]()
-        if not options.dropout_p and (mask is None or _is_boolean(mask) or _leaves_something(value)):
+        is_unknown = options.dropout_p or (options.is_causal and _varies(options))
+        if not is_unknown and (mask is None or _is_boolean(mask) or _leaves_something(value)):
             _replace(program, node, options, value)
+
+
+def _varies(options: _Attention) -> bool:
+    return not all(isinstance(each.meta["val"].shape[-2], int) for each in (options.query, options.key))
 
 
 def _is_boolean(mask: Node) -> bool:

@@ -5,6 +5,7 @@ torch.nn.functional.fold with padding crops, too: its decomposition pads what it
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,7 +31,8 @@ def crop_by_slices(program: ExportedProgram) -> None:
         for number, (before, after) in enumerate(zip(widths[::2], widths[1::2], strict=True), 1):
             size = source.meta["val"].shape[-number]
             if min(before, after) < 0:
-                cropped = _sliced(node, cropped, -number, max(-before, 0), size + min(after, 0))
+                end = size + min(after, 0) if isinstance(size, int) else after if after < 0 else sys.maxsize
+                cropped = _sliced(node, cropped, -number, max(-before, 0), end)
         node.replace_input_with(source, cropped)
         node.update_arg(1, [max(width, 0) for width in widths])
         if not any(node.args[1]):
