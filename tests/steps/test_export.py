@@ -223,7 +223,10 @@ def test_adaptive_max_pooling_may_be_the_output_and_have_one_dimension() -> None
         assert torch.equal(program.module()(sample), function(sample, 2))
 
 
-@pytest.mark.parametrize(("shape", "size"), [((8, 8), 3), ((9, 11), (3, 4)), ((5, 12), (7, 6)), ((7, 8), (7, 3))])
+@pytest.mark.parametrize(
+    ("shape", "size"),
+    [((8, 8), 3), ((9, 11), (3, 4)), ((5, 12), (7, 6)), ((7, 8), (7, 3)), ((1, 1), 2), ((1, 6), (3, 2))],
+)
 def test_adaptive_max_pooling_with_other_sizes_puts_its_windows_together(
     shape: tuple[int, ...], size: int | tuple[int, ...]
 ) -> None:

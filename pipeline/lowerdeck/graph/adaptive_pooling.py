@@ -86,10 +86,10 @@ def _pooled(node: Node, source: Node, windows: Sequence[Sequence[tuple[int, int]
 
 
 def _alike(windows: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
-    """Size and step of windows that all have the same."""
+    """Size and step of windows that all have the same; windows of one element that all outputs share have no step."""
     sizes = {end - start for start, end in windows}
     steps = {following - start for (start, _), (following, _) in pairwise(windows)} or {windows[0][1]}
-    return (min(sizes), min(steps)) if len(sizes) == len(steps) == 1 else None
+    return (min(sizes), min(steps)) if len(sizes) == len(steps) == 1 and min(steps) > 0 else None
 
 
 def _error(node: torch.fx.Node, problem: str) -> LowerdeckError:
