@@ -27,6 +27,8 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], Any]] = {
     "kthvalue": lambda y: tuple(torch.kthvalue(y, 2, 1)),
     "bucketize": lambda y: torch.bucketize(y, BOUNDARIES),
     "bucketize to the right": lambda y: torch.bucketize(y.round(), BOUNDARIES, right=True, out_int32=True),
+    "sort of booleans": lambda y: torch.sort(y > 0, descending=True)[0],
+    "msort of booleans": lambda y: torch.msort(y[0] > 0),
     "searchsorted": lambda y: torch.searchsorted(BOUNDARIES, y.round(), side="right"),
 }
 
@@ -62,7 +64,7 @@ def test_a_stable_order_stays() -> None:
 
 CASES = [
     (target, name)
-    for name in ("sort", "median of a dimension", "bucketize", "argsort")
+    for name in ("sort", "sort of booleans", "median of a dimension", "bucketize", "argsort")
     for target in ("ethos_u85_256", "xnnpack_cpu", "neutron_imxrt700", "cortex_m55", "ethos_u55_128")
 ]
 

@@ -23,7 +23,7 @@ def sort_by_topk(program: ExportedProgram) -> None:
     """Rewrite them in an ATen program; `rename_outputs` comes next.
 
     Which of equal values comes first is another one. So a stable order whose indices are used stays, and so does what
-    has a varying size.
+    has a varying size. NaN is the largest of all, also in a median, which would be NaN.
     """
     for node in list(program.graph.nodes):
         if node.op != "call_function" or not _is_static(node):
@@ -50,7 +50,23 @@ def _needs_stable_indices(node: Node) -> bool:
 
 def _sort(node: Node, x: Node, dim: int = -1, descending: bool = False, **_: Any) -> None:
     shape = x.meta["val"].shape
-    node.target, node.args, node.kwargs = _aten.topk.default, (x, shape[dim] if shape else 1, dim, descending), {}
+    options = shape[dim] if shape else 1, dim, descending
+    if x.meta["val"].dtype == torch.bool:
+        _sort_booleans(node, x, *options)
+    else:
+        node.target, node.args, node.kwargs = _aten.topk.default, (x, *options), {}
+
+
+def _sort_booleans(node: Node, x: Node, *options: Any) -> None:
+    """As numbers: the kernel of topk takes no booleans, and the program would end when it is executed."""
+    with node.graph.inserting_before(node):
+        numbers = called(node, _aten.to.dtype, x, torch.uint8)
+        found = called(node, _aten.topk.default, numbers, *options)
+        for user in list(node.users):
+            result = called(node, operator.getitem, found, user.args[1])
+            user.replace_all_uses_with(called(node, _aten.to.dtype, result, user.meta["val"].dtype))
+            node.graph.erase_node(user)
+    node.graph.erase_node(node)
 
 
 def _choose(node: Node, x: Node, *args: Any, **kwargs: Any) -> None:
@@ -73,11 +89,15 @@ def _choose(node: Node, x: Node, *args: Any, **kwargs: Any) -> None:
 
 
 def _argsort(x: _Tensor, dim: int = -1, descending: bool = False) -> _Tensor:
-    return torch.topk(x, x.shape[dim], dim, descending)[1]
+    return torch.topk(_numbers(x), x.shape[dim], dim, descending)[1]
 
 
 def _msort(x: _Tensor) -> _Tensor:
-    return torch.topk(x, x.shape[0], 0, largest=False)[0]
+    return torch.topk(_numbers(x), x.shape[0], 0, largest=False)[0].to(x.dtype)
+
+
+def _numbers(x: _Tensor) -> _Tensor:
+    return x.to(torch.uint8) if x.dtype == torch.bool else x
 
 
 def _median(x: _Tensor) -> _Tensor:
