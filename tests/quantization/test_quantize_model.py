@@ -16,6 +16,32 @@ from lowerdeck.quantization.quantize_model import quantize_model
 from lowerdeck.steps.export import export
 
 
+class Attended(nn.Module):
+    """A view of an image, which exists in contiguous memory alone, behind a convolution and a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.convolution, self.linear = nn.Conv2d(3, 4, 3, padding=1), nn.Linear(32, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.convolution(x)
+        scores: torch.Tensor = self.linear(y.view(-1, 32))
+        return scores
+
+
+@pytest.mark.parametrize("scheme", ["float16", "int8_dynamic_int4_weight"])
+def test_a_view_is_traced_in_the_memory_format_of_the_program(scheme: str) -> None:
+    """It was refused in these schemes, which trace the model again."""
+    model, shape, group = Attended().eval(), [2, 3, 8, 8], None if scheme == "float16" else 32
+    program = export(model, [shape], memory_format="channels_last")
+    x = torch.randn(shape).to(memory_format=torch.channels_last)
+    wanted = model(x.contiguous())
+    found, _ = quantize_model(model, program, QuantizationScheme(name=scheme, group_size=group))
+    x = x.half() if scheme == "float16" else x
+    assert (found.module(check_guards=False)(x) - wanted).abs().max() < 0.2 * wanted.abs().max()
+
+
 class Changed(nn.Module):
     """A convolution of what a function makes of the input."""
 

@@ -15,6 +15,7 @@ from lowerdeck.compat.fast_graph_passes import fast_graph_passes
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.quantization import QuantizationScheme, QuantizedTensor
 from lowerdeck.graph.dynamic_shapes import dynamic_shapes_of
+from lowerdeck.graph.memory_formats import memory_format_of
 from lowerdeck.graph.modules import check_modules_known, matches, with_outer_modules
 from lowerdeck.graph.source_lines import source_line
 from lowerdeck.graph.tracing import trace
@@ -54,7 +55,7 @@ def quantize_model(
         model = _with_grouped_weights(model, scheme)
     try:
         with torch.no_grad(), fast_graph_passes():
-            retraced = trace(model.eval(), inputs, dynamic_shapes_of(program))
+            retraced = trace(model.eval(), inputs, dynamic_shapes_of(program), memory_format_of(program))
     except LowerdeckError:
         raise
     except Exception as error:  # the user's code, which tracing runs, may raise anything
