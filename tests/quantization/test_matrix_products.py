@@ -101,6 +101,25 @@ def test_products_with_constants_run_on_every_target(target: str) -> None:
     assert verdict == "right", detail
 
 
+def test_integers_are_multiplied_as_they_are() -> None:
+    """Their constant became a parameter, which integers cannot be."""
+
+    class Counted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.factors: torch.Tensor
+            self.register_buffer("factors", torch.arange(15).view(5, 3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x @ self.factors
+
+    values = torch.arange(20).view(4, 5)
+    model = torch.export.export(Counted(), (values,)).module(check_guards=False)
+    assert isinstance(model, torch.fx.GraphModule)
+    use_linear(model)
+    assert torch.equal(model(values), Counted()(values))
+
+
 @pytest.mark.parametrize(("shapes"), [((4, 5), (5, 3)), ((2, 4, 5), (5, 3)), ((2, 4, 5), (2, 5, 3))])
 def test_cortex_m_takes_a_constant_on_either_side(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
     class Constant(nn.Module):

@@ -38,8 +38,9 @@ class Calling(nn.Module):
 def _trained(norm: nn.Module) -> nn.Module:
     """A batch norm with statistics as after training."""
     with torch.no_grad():
-        norm.get_parameter("weight").uniform_(0.2, 2)
-        norm.get_parameter("bias").normal_()
+        if norm.weight is not None:
+            norm.get_parameter("weight").uniform_(0.2, 2)
+            norm.get_parameter("bias").normal_()
         norm.get_buffer("running_mean").normal_()
         norm.get_buffer("running_var").uniform_(0.1, 3)
     return norm
@@ -51,6 +52,11 @@ def _convolution(*, bias: bool = False) -> nn.Module:
 
 def _norm(channels: int = 8) -> nn.Module:
     return _trained(nn.BatchNorm2d(channels))
+
+
+def _bare(dimensions: int = 2) -> nn.Module:
+    """A batch norm without weights."""
+    return _trained((nn.BatchNorm1d if dimensions == 1 else nn.BatchNorm2d)(8, affine=False))
 
 
 def _tied() -> nn.Module:
@@ -92,8 +98,13 @@ def _weight_normed() -> nn.Module:
     return Calling(lambda x, layer, n: n(layer(x)), layer, _norm())
 
 
+def _once_more(x: Tensor, layer: nn.Module, norm: nn.Module) -> Tensor:
+    result: Tensor = norm(layer(torch.relu(norm(layer(x)))))
+    return result
+
+
 def _same_norm_twice(*, bias: bool) -> nn.Module:
-    return Calling(lambda x, c, n: n(c(torch.relu(n(c(x))))), _convolution(bias=bias), _norm())
+    return Calling(_once_more, _convolution(bias=bias), _norm())
 
 
 IMAGE, ROWS, SIGNAL = (1, 8, 8, 8), (4, 8), (1, 8, 16)
@@ -123,6 +134,20 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         ROWS,
     ),
     "linear read beside": (lambda: Calling(_read_beside, nn.Linear(8, 8), _trained(nn.BatchNorm1d(8))), ROWS),
+    "conv, norm without weights": (lambda: nn.Sequential(_convolution(), _bare()), IMAGE),
+    "conv twice, norm without weights": (lambda: Calling(_once_more, _convolution(), _bare()), IMAGE),
+    "conv read beside a norm without weights": (lambda: Calling(_read_beside, _convolution(), _bare()), IMAGE),
+    "linear, norm without weights": (lambda: nn.Sequential(nn.Linear(8, 8), _bare(1)), ROWS),
+    "linear without bias, norm without weights": (
+        lambda: nn.Sequential(nn.Linear(8, 8, bias=False), _bare(1), nn.ReLU()),
+        ROWS,
+    ),
+    "three norms in a row": (lambda: nn.Sequential(_convolution(), _norm(), _norm(), _norm()), IMAGE),
+    "conv twice, norms in a row": (
+        lambda: Calling(_once_more, _convolution(), nn.Sequential(_norm(), _norm())),
+        IMAGE,
+    ),
+    "linear, norms in a row": (lambda: nn.Sequential(nn.Linear(8, 8), _bare(1), _bare(1)), ROWS),
     "linear twice": (lambda: Calling(lambda x, f: f(torch.tanh(f(x)) * 3), nn.Linear(8, 8)), ROWS),
 }
 

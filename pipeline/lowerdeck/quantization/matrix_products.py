@@ -24,6 +24,8 @@ def use_linear(module: GraphModule) -> None:
         *bias, left, right = node.args
         if right.op != "get_attr" or left.meta["val"].ndim < 2 or right.meta["val"].ndim != 2:
             continue
+        if not right.meta["val"].is_floating_point():  # integers are no parameters
+            continue
         columns = right.meta["val"].shape[1:]
         if node.kwargs or any(each.op != "get_attr" or each.meta["val"].shape != columns for each in bias):
             continue

@@ -45,6 +45,7 @@ def separate_shared_layers(module: GraphModule) -> None:
       with groups, a batch norm becomes a depthwise convolution of size 1; behind a linear layer, a multiplication and
       an addition.
     - Into layers that share constants, batch norms are folded here. Calls with the same batch norm share the result.
+      So are the first of several in a row, and one without weights (affine=False) into a linear layer.
     """
     layers = [node for node in module.graph.nodes if node.target in LAYERS]
     for layer in layers:
@@ -55,8 +56,8 @@ def separate_shared_layers(module: GraphModule) -> None:
     calls = Counter(each.target for layer in layers for each in _constants(layer))
     folded: dict[Any, tuple[str, str]] = {}
     for layer in layers:
-        norms = _batch_norms(layer)
-        if norms and any(calls[each.target] > 1 for each in _constants(layer)):
+        is_shared = any(calls[each.target] > 1 for each in _constants(layer))
+        while (norms := _batch_norms(layer)) and (is_shared or _is_left(layer, norms[0])):
             _fold(module, layer, norms[0], folded)
     for layer in layers:
         bias = _bias(layer)
@@ -89,6 +90,12 @@ def _batch_norms(layer: Node) -> list[Node]:
     return [user for user in users if not user.args[5] and user.args[3] is not None and _is_read(user.args[1:5])]
 
 
+def _is_left(layer: Node, norm: Node) -> bool:
+    """Whether torchao cannot fold it: it multiplies a linear layer by no weights, and takes one of several in a row."""
+    is_first = len(norm.users) == 1 and bool(_batch_norms(norm))
+    return is_first or (layer.target == _LINEAR and norm.args[1] is None)
+
+
 def _is_read(arguments: Sequence[Any]) -> bool:
     """Whether those that are nodes read constants."""
     return all(each is None or each.op == "get_attr" for each in arguments)
@@ -98,7 +105,7 @@ def _fold(module: GraphModule, layer: Node, norm: Node, folded: dict[Any, tuple[
     """Fold a batch norm into a layer whose constants stay as they are for others; `folded` has the results so far."""
     constants = tuple(getattr(each, "target", each) for each in (layer, *_constants(layer), *norm.args[1:]))
     if constants not in folded:
-        folded[constants] = f"{layer.name}_folded_weight", f"{layer.name}_folded_bias"
+        folded[constants] = f"{norm.name}_folded_weight", f"{norm.name}_folded_bias"
         fuse: Any = fuse_linear_bn_weights
         if layer.target != _LINEAR:
             fuse = partial(fuse_conv_bn_weights, transpose=layer.target in _TRANSPOSED)
@@ -137,8 +144,11 @@ def _replace(module: GraphModule, norm: Node) -> None:
 
 def _parameters(module: GraphModule, norm: Node) -> list[Any]:
     """Mean, variance, epsilon, weight and bias, as the functions that fold them take them."""
-    _, gamma, beta, mean, variance, _, _, eps, _ = norm.args
-    return [_value(module, mean), _value(module, variance), eps, _value(module, gamma), _value(module, beta)]
+    _, *tensors, _, _, eps, _ = norm.args
+    gamma, beta, mean, variance = (_value(module, each) for each in tensors)
+    gamma = torch.ones_like(variance) if gamma is None else gamma
+    beta = torch.zeros_like(variance) if beta is None else beta
+    return [mean, variance, eps, gamma, beta]
 
 
 def _constant(module: GraphModule, norm: Node, kind: str, value: torch.Tensor) -> Node:
