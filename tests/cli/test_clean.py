@@ -177,16 +177,16 @@ def test_objects_of_dvc_that_nothing_refers_to(project: Project) -> None:
 
 def test_what_commits_refer_to_stays_in_a_workspace_below_the_root_of_its_repository(tmp_path: Path) -> None:
     """Without .git beside dvc.yaml, only what the workspace refers to was kept."""
-    workspace = Project(tmp_path / "deploy")
+    identity = {f"GIT_{who}_{what}": "a@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    workspace = Project(tmp_path / "deploy", identity)
     workspace.root.mkdir()
     (workspace.root / "dvc.yaml").write_text("stages: {make: {cmd: cp source made, deps: [source], outs: [made]}}\n")
-    identity = {f"GIT_{who}_{what}": "a@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
     for command in ("git init -q ..", "dvc init -q --subdir"):
         assert workspace.run(*command.split()).returncode == 0
     for content in ("first", "second"):
         (workspace.root / "source").write_text(content)
         for command in ("dvc repro -q", "git add -A .", f"git commit -q -m {content}", f"git tag {content}"):
-            done = workspace.run(*command.split(), timeout_s=60, **identity)
+            done = workspace.run(*command.split())
             assert done.returncode == 0, done.stderr
     assert not unused_cache(workspace.root, time.time() + 1).items
     assert workspace.run("git", "tag", "-d", "first").returncode == 0
