@@ -88,6 +88,38 @@ def test_a_workspace_below_a_repository_is_one_of_dvcs_own(tmp_path: Path) -> No
     assert (tmp_path / "deploy" / ".dvc").is_dir()
 
 
+@pytest.mark.parametrize("line", ["build/", "data/", "/deploy"])
+def test_a_workspace_that_git_would_ignore_is_refused(tmp_path: Path, line: str) -> None:
+    """DVC then ended the first build, or saw no data/dvc.yaml."""
+    subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
+    (tmp_path / ".gitignore").write_text(f"# made\n{line}\n")
+    with pytest.raises(LowerdeckError, match=rf"nothing was written: .* by line 2 of \.gitignore, '{line}'"):
+        create(tmp_path / "deploy")
+    assert not (tmp_path / "deploy").exists()
+    (tmp_path / ".gitignore").write_text("/build/\n/data/\n")
+    create(tmp_path / "deploy")
+
+
+def test_a_repository_that_git_refuses_is_not_taken_for_none(tmp_path: Path) -> None:
+    """In one of another user, a second repository was made below it."""
+    (tmp_path / ".git").write_text("gitdir: nowhere\n")
+    with pytest.raises(LowerdeckError, match=r"nothing was written: git refuses the repository of .*nowhere"):
+        create(tmp_path / "deploy")
+    assert not (tmp_path / "deploy").exists()
+
+
+def test_what_ended_early_is_completed_the_next_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The params.yaml of the example was taken for the user's own."""
+    with monkeypatch.context() as broken:
+        broken.setenv("GIT_TEMPLATE_DIR", "/nowhere")
+        broken.setenv("DVC_GLOBAL_CONFIG_DIR", "/dev/null/no")
+        broken.setenv("DVC_SYSTEM_CONFIG_DIR", "/dev/null/no")
+        with pytest.raises(LowerdeckError, match="failed in"):
+            create(tmp_path / "own", "xnnpack")
+    assert "params.yaml" not in create(tmp_path / "own", "xnnpack")
+    assert "xnnpack_cpu" in (tmp_path / "own" / "params.yaml").read_text()
+
+
 def test_nothing_is_overwritten_or_half_made(tmp_path: Path) -> None:
     (tmp_path / "dvc.yaml").write_text("stages: {}\n")
     with pytest.raises(LowerdeckError, match=r"dvc\.yaml in .* nothing was written.*lowerdeck init deploy"):

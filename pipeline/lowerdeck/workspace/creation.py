@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import write_bytes, write_text
 from lowerdeck.config.params import with_values
 from lowerdeck.config.yaml_text import read_mapping
@@ -50,7 +52,8 @@ def create(folder: Path, example: str = DEFAULT_EXAMPLE) -> list[str]:
     Nothing is written if a file that a workspace needs is there with other content.
 
     Raises:
-        LowerdeckError: there is such a file, it is a workspace already, git is not installed, or git or DVC fails.
+        LowerdeckError: there is such a file, it is a workspace already, git is not installed or would ignore it, or
+            git or DVC fails.
     """
     chosen = _example(example)
     if (folder / contents.RECORD).is_file():
@@ -60,14 +63,17 @@ def create(folder: Path, example: str = DEFAULT_EXAMPLE) -> list[str]:
     _check_free(folder, files)
     if shutil.which("git") is None:
         raise LowerdeckError("git is not installed, and DVC needs it; install it (Debian: `apt-get install git`)")
+    root = _root(folder)
+    if root:
+        _check_not_ignored(folder.resolve(), [*generated, paths.CONFIG.as_posix()])
     folder.mkdir(parents=True, exist_ok=True)
     written = [name for name, content in files.items() if _write(folder / name, content)]
     written += [".gitignore"] if _ignore(folder / ".gitignore") else []
-    if chosen.params:
+    _make_repository(folder, root)
+    contents.link_code(folder)
+    if chosen.params:  # late, because another params.yaml is one of the user's if what is above ended early
         params = folder / contents.PARAMS
         write_text(params, with_values(params, chosen.params))
-    _make_repository(folder)
-    contents.link_code(folder)
     contents.write_record(folder, generated)
     return written
 
@@ -96,7 +102,7 @@ def _check_free(folder: Path, files: Mapping[str, bytes]) -> None:
     if folder.exists() and not folder.is_dir():
         raise LowerdeckError(f"{folder} is a file")
     taken = [name for name, content in files.items() if _differs(folder / name, content)]
-    if (folder / contents.CODE).is_dir():
+    if (folder / contents.CODE).is_dir() and not (folder / contents.CODE).is_symlink():
         taken.append(contents.CODE.as_posix())
     if taken:
         raise LowerdeckError(
@@ -128,13 +134,46 @@ def _ignore(path: Path) -> bool:
     return True
 
 
-def _make_repository(folder: Path) -> None:
-    """Let git and DVC know `folder`, unless they do.
+def _root(folder: Path) -> str:
+    """The root of the git repository that `folder` is or will be in; empty without one.
+
+    Raises:
+        LowerdeckError: there is one that git refuses, e.g. because it belongs to somebody else.
+    """
+    done = _git_around(folder.resolve(), "rev-parse", "--show-toplevel")
+    if done.returncode and "not a git repository (or any" not in done.stderr:
+        raise LowerdeckError(f"nothing was written: git refuses the repository of {folder}: {done.stderr.strip()}")
+    return "" if done.returncode else done.stdout.strip()
+
+
+def _check_not_ignored(folder: Path, names: Sequence[str]) -> None:
+    """Raise LowerdeckError if git ignores a file or folder of the workspace, which DVC then refuses or does not see."""
+    asked = "\0".join(f"{folder}/{name}" for name in names)
+    done = _git_around(folder, "check-ignore", "--verbose", "-z", "--stdin", given=asked)
+    fields = done.stdout.split("\0")
+    for source, line, pattern, path in zip(fields[::4], fields[1::4], fields[2::4], fields[3::4], strict=False):
+        if not pattern.startswith("!"):
+            raise LowerdeckError(
+                f"nothing was written: git would ignore {path} by line {line} of {source}, {pattern!r}, and a "
+                "workspace has to be committed. Remove that line, or let it begin with `/` if it is for another folder"
+            )
+
+
+def _git_around(folder: Path, *arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
+    """Run git in `folder`, or in the nearest folder around it that exists."""
+    around = next(place for place in (folder, *folder.parents) if place.is_dir())
+    environment = os.environ | {"LC_ALL": "C"}  # messages are compared
+    return subprocess.run(
+        ["git", *arguments], cwd=around, env=environment, input=given, capture_output=True, text=True, check=False
+    )
+
+
+def _make_repository(folder: Path, root: str) -> None:
+    """Let git and DVC know `folder`, unless they do; `root` as for `_root`.
 
     Raises:
         LowerdeckError: one of them fails.
     """
-    root = _run(["git", "rev-parse", "--show-toplevel"], folder, check=False)
     if not root:
         _run(["git", "init", "--quiet"], folder)
         root = str(folder.resolve())
@@ -145,8 +184,7 @@ def _make_repository(folder: Path) -> None:
             _run([sys.executable, "-m", "dvc", "config", key, "false"], folder)
 
 
-def _run(command: list[str], folder: Path, *, check: bool = True) -> str:
+def _run(command: list[str], folder: Path) -> None:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    if check and done.returncode != 0:
+    if done.returncode != 0:
         raise LowerdeckError(f"`{' '.join(command)}` failed in {folder}: {(done.stderr or done.stdout).strip()}")
-    return done.stdout.strip() if done.returncode == 0 else ""
