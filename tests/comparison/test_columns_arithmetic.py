@@ -116,6 +116,29 @@ def test_a_short_word_is_the_first_metric_that_is_there() -> None:
     assert all(direction_of(metric) for alias, metrics in ALIASES.items() if alias != "quality" for metric in metrics)
 
 
+def test_quality_is_the_first_metric_of_the_task() -> None:
+    """For tasks that the project does not know it was the cosine, by which a worse model may be the best."""
+    of_task = {"primary_metric": "near_share", "task_metrics.near_share": "max share", "task_metrics.far": "min"}
+    metrics = {"delegated_cosine": 0.9, "delegated_far": 1.0, "float_near_share": 0.5}
+    (found,) = resolve_columns("quality", columns_of([build("a", metrics, texts=of_task)]))
+    assert (found.metric, found.direction) == ("float_near_share", "max")
+    (found,) = resolve_columns(
+        "quality", columns_of([build("a", metrics | {"delegated_near_share": 0.4}, texts=of_task)])
+    )
+    assert found.metric == "delegated_near_share"
+    assert [each.metric for each in resolve_columns("quality", columns_of([build("a", metrics)]))] == [
+        "delegated_cosine"
+    ]
+
+
+@pytest.mark.parametrize("name", ["energy", "rain_drop_map", "type_error_lamp", "cpu_op"])
+def test_names_of_outputs_and_classes_say_nothing_of_what_is_better(name: str) -> None:
+    """The worst of several builds had the star of the best."""
+    assert direction_of(f"outputs.{name}.delegated_cosine") == "max"
+    assert direction_of(f"classes.{name}.delegated_accuracy") == "max"
+    assert direction_of(f"outputs.{name}.delegated_error_max") == "min"
+
+
 def test_columns_are_values() -> None:
     assert column("x") == Column(metric="x", kind=Kind.COUNTED, source="s")
     assert len({column("x"), column("x"), column("y")}) == 2

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
 from lowerdeck.comparison.builds import ComparedBuild
 from lowerdeck.contracts.devices import OWN_ESTIMATES, OWN_TOOL
 from lowerdeck.evaluation.intervals import HIGH, LOW
+from lowerdeck.evaluation.metric_names import PRIMARY
 
 Direction = Literal["max", "min"]
 
@@ -51,6 +52,8 @@ _LESS_IS_BETTER = re.compile(
     r"^undelegated_|^portable_|_bytes$|cycles$|_ms$|_drop(_|$)|_error_|_max_error$|^partitions$|crossings$|^transposes"
     r"|cpu_op|cpu_cycles|energy"
 )
+_NAMED_BY_THE_USER = ("outputs.", "classes.")
+"""Metrics whose names begin so contain the name of an output or of a class, which may have any words."""
 _NOT_OF_THE_BUILD = frozenset(("num_samples", "num_layer_samples", "num_device_samples", "output_lsb"))
 ALIASES = {
     "size": ("program_bytes",),
@@ -65,7 +68,9 @@ ALIASES = {
     ),
     "coverage": ("accelerated_macs_share", "delegated_macs_share", "delegated_share"),
 }
-"""Alias -> metrics; it means the first one that any build has."""
+"""Alias -> metrics; it means the first one that any build has. `quality` is the first metric of the task, and one of
+these where a record does not say which that is."""
+_PROGRAMS = ("delegated", "quantized", "float")
 _FIRST = (
     "delegated_accuracy",
     "quantized_accuracy",
@@ -101,6 +106,8 @@ class Column:
     """The compiler of an estimate, the evaluation samples of a measurement, the device; empty for counts."""
     described: str = ""
     """What a task says of its metric: `max` or `min`, and `share`; empty for other metrics."""
+    is_primary: bool = field(default=False, compare=False)
+    """Whether it is a program's value of the first metric of the build's task."""
 
     @property
     def direction(self) -> Direction | None:
@@ -142,9 +149,10 @@ def kind_in(build: ComparedBuild, metric: str) -> Kind:
 
 def direction_of(metric: str) -> Direction | None:
     """Which values of a metric are better; None if neither."""
-    if _LESS_IS_BETTER.search(metric):
+    name = metric.rpartition(".")[2] if metric.startswith(_NAMED_BY_THE_USER) else metric
+    if _LESS_IS_BETTER.search(name):
         return "min"
-    return "max" if _MORE_IS_BETTER.search(metric) else None
+    return "max" if _MORE_IS_BETTER.search(name) else None
 
 
 def source_of(build: ComparedBuild, kind: Kind, metric: str) -> str:
@@ -162,12 +170,14 @@ def columns_of(builds: Sequence[ComparedBuild]) -> list[Column]:
     """All columns with a value of any of `builds`, the most important first."""
     found = set()
     for build in builds:
+        primary = {f"{program}_{build.texts.get(PRIMARY)}" for program in _PROGRAMS}
         for metric in build.metrics:
             if metric.rpartition(".")[2] in _NOT_OF_THE_BUILD or metric.endswith((LOW, HIGH)):
                 continue
             kind = kind_in(build, metric)
             source = source_of(build, kind, metric)
-            found.add(Column(metric=metric, kind=kind, source=source, described=build.described.get(metric, "")))
+            described, is_primary = build.described.get(metric, ""), metric in primary
+            found.add(Column(metric=metric, kind=kind, source=source, described=described, is_primary=is_primary))
     order = {metric: position for position, metric in enumerate(_FIRST)}
     return sorted(found, key=lambda column: (order.get(column.metric, len(order)), column.metric, column.source))
 
@@ -175,7 +185,9 @@ def columns_of(builds: Sequence[ComparedBuild]) -> list[Column]:
 def resolve_columns(name: str, columns: Iterable[Column]) -> list[Column]:
     """The columns of the metric with the name or alias `name`; may be empty."""
     columns = list(columns)
-    for metric in (name, *ALIASES.get(name, ())):
+    primary = [column.metric for column in columns if column.is_primary] if name == "quality" else []
+    primary.sort(key=lambda metric: _PROGRAMS.index(metric.partition("_")[0]))
+    for metric in (name, *primary, *ALIASES.get(name, ())):
         if found := [column for column in columns if column.metric == metric]:
             return found
     return []
