@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -52,6 +53,23 @@ def test_a_misspelt_option_is_an_error_with_a_suggestion(workspace: Path) -> Non
 def test_nothing_recorded_yet(workspace: Path) -> None:
     with pytest.raises(LowerdeckError, match="nothing has been recorded yet"):
         lowerdeck.load("abcd", workspace=workspace)
+
+
+def test_parts_of_a_workspace_are_found_from_anywhere(workspace: Path) -> None:
+    """After everything had been built: there is no module plugins."""
+    (workspace / "plugins").mkdir(exist_ok=True)
+    (workspace / "plugins" / "judge.py").write_text("from lowerdeck.tasks.fidelity import *\n")
+    params = workspace / "params.yaml"
+    before = params.read_text()
+    changed = re.sub("^task: .*$", "task: fidelity", before, flags=re.M)
+    params.write_text(f"{changed}\noverrides: {{task: {{source: plugins.judge}}}}\nplugins: [plugins]\n")
+    found = list(sys.path)
+    try:
+        with pytest.raises(LowerdeckError, match="nothing has been recorded yet"):
+            lowerdeck.load("abcd", workspace=workspace)
+    finally:
+        params.write_text(before)
+    assert sys.path == found
 
 
 def test_a_page_is_escaped_in_its_frame(tmp_path: Path) -> None:

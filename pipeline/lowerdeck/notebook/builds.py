@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping
-from contextlib import chdir
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import chdir, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,7 +59,7 @@ class Build:
             The path of the `.pte`.
         """
         folder = Path(folder).absolute()
-        with chdir(self.workspace):
+        with in_workspace(self.workspace):
             files = {paths.MANIFEST.name: read_artifact(self.tracking, self.run_id, paths.MANIFEST.name)}
             files |= read_folder(self.tracking, self.run_id, paths.TWINS.name)
             files |= read_folder(self.tracking, self.run_id, paths.DATA_FILES.name)
@@ -141,9 +142,21 @@ def load(selector: str, workspace: Path | str = ".") -> Build:
     Raises:
         LowerdeckError: `selector` names no run, or several.
     """
-    with chdir(workspace):
+    with in_workspace(workspace):
         tracking = recorded_build.tracking_config()
         return read(tracking, recorded_build.find_run(tracking, selector))
+
+
+@contextmanager
+def in_workspace(workspace: Path | str) -> Iterator[None]:
+    """Make it the current folder, from which plugins/ is imported, too, as by the command."""
+    with chdir(workspace):
+        here = str(Path.cwd())
+        sys.path.append(here)
+        try:
+            yield
+        finally:
+            sys.path.remove(here)
 
 
 def read(tracking: TrackingConfig, run: RecordedRun) -> Build:

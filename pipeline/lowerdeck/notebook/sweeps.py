@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shutil
 import uuid
-from contextlib import chdir
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lowerdeck.contracts.errors import LowerdeckError
-from lowerdeck.notebook.builds import Build, Page, read
+from lowerdeck.notebook.builds import Build, Page, in_workspace, read
 from lowerdeck.tracking import recorded_build
 from lowerdeck.tracking.runs import find_runs
 
@@ -53,7 +52,7 @@ def sweep(*overrides: str, workspace: Path | str = ".", _is_one: bool = False) -
     from lowerdeck.cli.compare import compared
     from lowerdeck.sweeps import engine
 
-    with chdir(workspace):
+    with in_workspace(workspace):
         prepared = engine.prepare(Path.cwd(), overrides, None)
         if _is_one and (prepared.points is None or len(prepared.points) != 1):
             shutil.rmtree(prepared.folder.path)  # nothing was built in it
