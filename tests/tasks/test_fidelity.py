@@ -104,6 +104,7 @@ def test_outputs_of_different_shapes_are_refused() -> None:
 def test_an_output_without_elements_is_exact() -> None:
     found = fidelity.records(np.zeros((1, 1, 0)), np.zeros((1, 1, 0)), None)
     assert [found[name].item() for name in ("cosine", "error_max", "count")] == [1.0, 0.0, 0.0]
+    assert fidelity.measure(found, np.ones((1, 1)))["exact_share"].item() == 1.0
 
 
 def test_zeros_that_stay_zeros_are_exact() -> None:

@@ -89,7 +89,7 @@ def measure(
         "cosine": (weights @ records["cosine"]) / weights.sum(axis=1),
         "error_max": np.where(weights > 0, records["error_max"], 0.0).max(axis=1),
         "error_mean": errors / count,
-        "exact_share": (weights @ records["exact"]) / count,
+        "exact_share": np.where(weights @ records["count"] > 0, (weights @ records["exact"]) / count, 1.0),
     }
 
 

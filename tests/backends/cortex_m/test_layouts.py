@@ -121,6 +121,26 @@ def test_portable_kernels_take_the_layouts_that_they_get(function: Callable[[tor
     assert verdict == "right", detail
 
 
+class Camera(nn.Module):
+    """A grey image as a camera gives it, and which pixels count: uint8 and bool [1 x 1 x 8 x 8] -> [1 x 4 x 8 x 8]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(1, 4, 3, padding=1)
+
+    def forward(self, image: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.layer(image.float() / 255) * mask
+        return result
+
+
+def test_one_channel_is_cast() -> None:
+    """Refused: the kernel compares the order of dimensions that strides leave open with the one that it is given."""
+    torch.manual_seed(0)
+    drawn = [(torch.randint(0, 256, (1, 1, 8, 8), dtype=torch.uint8), torch.rand(1, 1, 8, 8) > 0.5) for _ in range(8)]
+    verdict, detail = lowered(Camera().eval(), drawn, create("cortex_m55"))
+    assert verdict == "right", detail
+
+
 def _after_contiguous_memory(*layers: nn.Module) -> nn.Module:
     """Layers behind a transposed convolution of contiguous memory, which CMSIS-NN's makes channels-last."""
     one_channel = nn.InstanceNorm2d(4, affine=True), nn.Conv2d(4, 1, (3, 1)), nn.Hardtanh()

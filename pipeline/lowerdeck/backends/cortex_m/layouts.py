@@ -40,6 +40,7 @@ _BY_NUMBER = {
     _edge.div.Tensor: _edge.div.Scalar,
 }
 _CLONE = exir_ops.edge.dim_order_ops._clone_dim_order.default
+_CAST = exir_ops.edge.dim_order_ops._to_dim_order_copy.default
 _CHANNELS_LAST = (0, 2, 3, 1)
 _DIMENSIONS = len(_CHANNELS_LAST)
 _COMMUTATIVE = (_edge.add.Tensor, _edge.mul.Tensor)
@@ -118,7 +119,7 @@ def settle_kernels(program: ExportedProgram) -> Callable[[torch.fx.GraphModule],
     def settle(module: torch.fx.GraphModule) -> PassResult:
         modified, copies = False, _Copies()
         for node in [node for node in module.graph.nodes if node.op == "call_function"]:
-            if node.target == _CLONE:
+            if node.target in (_CLONE, _CAST):
                 modified |= _settle_clone(node)
             elif not operator_name(node).startswith("aten."):
                 modified |= _settle_cmsis_nn(node, copies)
@@ -152,7 +153,7 @@ class _Copies:
 
 
 def _settle_clone(node: Node) -> bool:
-    """Make a copy contiguous whose stated order the program does not have; returns whether it was such a copy.
+    """Make a copy or cast contiguous whose stated order the program does not have; returns whether it was such a one.
 
     The two differ for one channel, or pixel, whose strides leave the order open, and the kernel checks them. In memory
     they are the same.
