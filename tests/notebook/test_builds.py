@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +9,10 @@ from pathlib import Path
 import pytest
 
 import lowerdeck
+from lowerdeck.config.params import with_values
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.notebook.builds import Page
+from lowerdeck.tasks import fidelity
 from lowerdeck.workspace.creation import create
 
 
@@ -58,11 +59,11 @@ def test_nothing_recorded_yet(workspace: Path) -> None:
 def test_parts_of_a_workspace_are_found_from_anywhere(workspace: Path) -> None:
     """After everything had been built: there is no module plugins."""
     (workspace / "plugins").mkdir(exist_ok=True)
-    (workspace / "plugins" / "judge.py").write_text("from lowerdeck.tasks.fidelity import *\n")
+    (workspace / "plugins" / "judge.py").write_text(Path(fidelity.__file__).read_text())
     params = workspace / "params.yaml"
     before = params.read_text()
-    changed = re.sub("^task: .*$", "task: fidelity", before, flags=re.M)
-    params.write_text(f"{changed}\noverrides: {{task: {{source: plugins.judge}}}}\nplugins: [plugins]\n")
+    judge = {"task": "fidelity", "plugins": ["plugins"], "overrides": {"task": {"source": "plugins.judge"}}}
+    params.write_text(with_values(params, judge))
     found = list(sys.path)
     try:
         with pytest.raises(LowerdeckError, match="nothing has been recorded yet"):
