@@ -5,32 +5,25 @@ from pathlib import Path
 from lowerdeck.execution import preload
 from lowerdeck.execution.stage_entry import run_stage
 
-MAX_NAMED = 5
-"""Most files and folders outside of those that DVC watches that are named one by one."""
-
 
 def main() -> None:
     from dataclasses import asdict
 
-    from lowerdeck.artifacts import paths
-    from lowerdeck.artifacts.files import write_json, write_text
+    from lowerdeck.artifacts import files, paths
     from lowerdeck.config.compose import compose, render
     from lowerdeck.config.flavor import check_installed
     from lowerdeck.config.yaml_text import plain_values
-    from lowerdeck.fingerprints.closures import stage_code, unwatched_by
+    from lowerdeck.fingerprints.closures import notes_on_unwatched, stage_code
     from lowerdeck.fingerprints.data import files_read
 
     with files_read() as read:
         config = compose(Path("params.yaml"), Path("conf"))
     check_installed(config)
-    write_json(paths.CODE, stage_code(asdict(config), Path.cwd()))
-    write_text(paths.CONFIG, render(config))
+    files.write_json(paths.CODE, stage_code(asdict(config), Path.cwd()))
+    files.write_text(paths.CONFIG, render(config))
     watched = plain_values(Path("dvc.yaml").read_text(encoding="utf-8"))["stages"]["compose"]["deps"]
-    outside = unwatched_by(asdict(config), watched, read)
-    for path in outside[:MAX_NAMED]:
-        print(f"compose: DVC does not notice changes of {path}; list it in dvc.yaml under the deps of compose")
-    if len(outside) > MAX_NAMED:
-        print(f"compose: nor does it notice those of {len(outside) - MAX_NAMED} more files and folders with samples")
+    for note in notes_on_unwatched(asdict(config), watched, read):
+        print(f"compose: {note}")
     print(f"compose: {config.model.name} on {config.dataset.name}, {config.quantization.name}, {config.target.name}")
 
 

@@ -20,9 +20,8 @@ def main() -> None:
     samples = device_metrics.encoded_samples(data, indices := device.samples(chosen, evaluated), io[0])
     measured = measure.measure(files.require_file(paths.PROGRAM), samples, *place)
     host = device_metrics.host_outputs(lambda: host_programs.open_converted_program("reference"), samples)
-    known = device_metrics.labels_of(data, indices), device_metrics.quantized_outputs(reference, evaluated, indices)
-    scores = device_metrics.class_scores(task.chosen_task(), reference.specs)
-    metrics = device_metrics.device_metrics(measured, host, *io[1:3], *known, scores)
+    known = device_metrics.known_of(data, indices, reference, evaluated, task.chosen_task())
+    metrics = device_metrics.device_metrics(measured, host, io[1], io[2], *known)
     metrics |= device_difference.difference_metrics(paths.PROGRAM, samples, measured.outputs, host[0], *place, io[3])
     measurements.write_measurement(metrics, measured, [data.evaluation.digest(index) for index in indices])
     gates.check_device_gates(metrics)  # last, so that metrics that miss a gate are written too

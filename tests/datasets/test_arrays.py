@@ -118,7 +118,8 @@ def test_bad_content(tmp_path: Path, content: dict[str, Any], message: str) -> N
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.bfloat16])
 def test_dtypes_that_numpy_lacks_are_refused(tmp_path: Path, dtype: torch.dtype) -> None:
     save_tensors({"inputs": torch.zeros(5, 4).to(dtype)}, tmp_path / "a.safetensors")
-    with pytest.raises(LowerdeckError, match=r"a dtype that NumPy lacks .*; allowed are float32, .*`inputs.float\(\)`"):
+    known = r"(a dtype that NumPy lacks .*|inputs is bfloat16)"  # which it has once a library has registered it
+    with pytest.raises(LowerdeckError, match=rf"{known}; allowed are float32, "):
         load({"calibration": str(tmp_path / "a.safetensors"), "evaluation": str(tmp_path / "a.safetensors")})
 
 

@@ -255,13 +255,13 @@ def test_a_mistake_is_an_error_before_anything_runs(
     swept_project: Project, first: Swept, arguments: list[str], message: str
 ) -> None:
     """A refused sweep was the newest one, which `--resume` goes on with."""
-    before, known = newest(swept_project), set((swept_project.root / "sweeps").iterdir())
+    before, known = newest(swept_project), set((swept_project.root / "sweeps").glob("*/sweep.json"))
     refused = sweep(swept_project, *arguments)
     assert refused.code == 1
     assert message in refused.output
     assert "Traceback" not in refused.output
     assert newest(swept_project) == before
-    assert set((swept_project.root / "sweeps").iterdir()) == known
+    assert set((swept_project.root / "sweeps").glob("*/sweep.json")) == known
 
 
 def test_data_without_end_is_refused_before_it_is_read(tmp_path: Path) -> None:

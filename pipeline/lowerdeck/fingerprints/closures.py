@@ -22,6 +22,8 @@ from lowerdeck.registry.components import module_of
 
 PACKAGE = "lowerdeck"
 STAGES = "stages"
+_MOST_NAMED = 5
+"""Files and folders outside of those that DVC watches that are named one by one."""
 _IMPORTS_BY_NAME = (b"importlib", b"pkgutil", b"__import__")
 """Words in the source of a module that may import others by a name that it computes."""
 
@@ -189,6 +191,15 @@ def unwatched_by(config: Mapping[str, Any], watched: Iterable[str], read: Collec
     code = Sources.of_workspace(Path.cwd(), config["build"]["plugins"]).own()
     options = config["model"], config["dataset"], config["target"], [*map(str, code.values())]
     return unwatched(options, watched, read)
+
+
+def notes_on_unwatched(config: Mapping[str, Any], watched: Iterable[str], read: Collection[Path]) -> Iterator[str]:
+    """What to say about each of `unwatched_by`, and about many of them."""
+    outside = unwatched_by(config, watched, read)
+    for path in outside[:_MOST_NAMED]:
+        yield f"DVC does not notice changes of {path}; list it in dvc.yaml under the deps of compose"
+    if len(outside) > _MOST_NAMED:
+        yield f"nor does it notice those of {len(outside) - _MOST_NAMED} more files and folders with samples"
 
 
 def _node(module: str, config: Mapping[str, Any], sources: Sources) -> Node | None:

@@ -79,6 +79,14 @@ def quantized_outputs(
     return [tuple(np.asarray(values[spec.name][row_of[index]]) for spec in reference.specs) for index in indices]
 
 
+def known_of(
+    dataset: Dataset, indices: Sequence[int], reference: Outputs, evaluated: Sequence[int], task: ChosenTask
+) -> tuple[list[int | None], list[tuple[npt.NDArray[Any], ...]], int | None]:
+    """What `device_metrics` takes last: labels, outputs of the quantized program, and where class scores are."""
+    quantized = quantized_outputs(reference, evaluated, indices)
+    return labels_of(dataset, indices), quantized, class_scores(task, reference.specs)
+
+
 def host_outputs(
     open_program: Callable[[], FloatProgram], samples: Sequence[tuple[torch.Tensor, ...]]
 ) -> tuple[list[tuple[torch.Tensor, ...]] | None, str]:
