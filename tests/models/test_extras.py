@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from pathlib import Path
 
 import pytest
 import torch
@@ -39,6 +40,20 @@ def test_a_model_of_timm() -> None:
         timm.build(timm.Options(architecture="resnet188"), None)
 
 
+@pytest.mark.skipif(not HAS_TIMM, reason="needs timm: pip install 'lowerdeck[timm]'")
+def test_published_weights_have_the_number_of_classes_of_the_model(tmp_path: Path) -> None:
+    """With another number, the last layer was random."""
+    import timm as library
+
+    path = tmp_path / "published.pth"
+    torch.save(library.create_model("test_vit").state_dict(), path)
+    published = {"pretrained_cfg_overlay": {"file": str(path)}}
+    with pytest.raises(ConfigurationError, match=r"num_classes is 10, but .* of test_vit have 1000 classes"):
+        timm.build(timm.Options(architecture="test_vit", kwargs={**published, "num_classes": 10}), timm.PRETRAINED)
+    for kwargs in (published, {**published, "num_classes": 1000}, {**published, "num_classes": 0}):
+        timm.build(timm.Options(architecture="test_vit", kwargs=kwargs), timm.PRETRAINED)
+
+
 @pytest.mark.skipif(not HAS_TRANSFORMERS, reason="needs transformers: pip install 'lowerdeck[transformers]'")
 def test_a_model_of_transformers_has_named_outputs() -> None:
     options = transformers.Options(
@@ -53,3 +68,29 @@ def test_a_model_of_transformers_has_named_outputs() -> None:
         transformers.check(transformers.Options(), None, ())
     with pytest.raises(ConfigurationError, match="cannot build AutoModel of brt"):
         transformers.build(transformers.Options(model_type="brt"), None)
+
+
+@pytest.mark.skipif(not HAS_TRANSFORMERS, reason="needs transformers: pip install 'lowerdeck[transformers]'")
+def test_weights_that_lack_layers_are_refused(tmp_path: Path) -> None:
+    """transformers fills them with random numbers, which only a warning said."""
+    random = transformers.Options(auto_class="AutoModelForMaskedLM", model_type="bert", config=BERT)
+    saved = transformers.build(random, None)
+    saved.save_pretrained(tmp_path)  # type: ignore[operator]
+    whole = transformers.build(transformers.Options(auto_class="AutoModelForMaskedLM"), str(tmp_path))
+    for name, value in saved.state_dict().items():  # tied weights are in the file once
+        assert torch.equal(whole.state_dict()[name], value), name
+    with pytest.raises(ConfigurationError, match=r"lack 2 tensors of AutoModelForQuestionAnswering .*qa_outputs\.bias"):
+        transformers.build(transformers.Options(auto_class="AutoModelForQuestionAnswering"), str(tmp_path))
+    reshaped = {"hidden_size": 32, "ignore_mismatched_sizes": True}
+    for config in ({"num_hidden_layers": 2}, reshaped):
+        with pytest.raises(ConfigurationError, match=r"and \d+ more\. They would be random"):
+            transformers.build(transformers.Options(auto_class="AutoModelForMaskedLM", config=config), str(tmp_path))
+    without_pooler = transformers.Options(config={"add_pooling_layer": False})
+    transformers.build(without_pooler, str(tmp_path))
+
+
+@pytest.mark.skipif(not HAS_TRANSFORMERS, reason="needs transformers: pip install 'lowerdeck[transformers]'")
+def test_misspelled_keys_of_a_configuration_are_refused() -> None:
+    """They were attributes that nothing reads, and the model was another one."""
+    with pytest.raises(ConfigurationError, match=r"'num_hiden_layers'.*Did you mean num_hidden_layers\?"):
+        transformers.build(transformers.Options(model_type="bert", config={**BERT, "num_hiden_layers": 2}), None)

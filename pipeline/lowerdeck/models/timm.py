@@ -49,7 +49,7 @@ def build(options: Options, weights: str | None) -> torch.nn.Module:
         weights: see `check`
 
     Raises:
-        ConfigurationError: timm has no such model or refuses the arguments, or the checkpoint does not fit.
+        ConfigurationError: timm has no such model or refuses the arguments, or the weights do not fit.
     """
     import timm
 
@@ -65,9 +65,22 @@ def build(options: Options, weights: str | None) -> torch.nn.Module:
             f"timm cannot create {options.architecture} with {options.kwargs}: {type(error).__name__}: {error}; "
             "correct model.options.kwargs"
         ) from error
-    if weights is not None and weights != PRETRAINED:
+    if weights == PRETRAINED:
+        _check_num_classes(options, model)
+    elif weights is not None:
         checkpoints.load_into(model, weights)
     return model.eval()
+
+
+def _check_num_classes(options: Options, model: Any) -> None:
+    """timm leaves a last layer random whose size differs; 0 builds none."""
+    given, published = options.kwargs.get("num_classes"), model.pretrained_cfg["num_classes"]
+    if given and given != published:
+        raise ConfigurationError(
+            f"model.options.kwargs.num_classes is {given}, but timm's weights of {options.architecture} have "
+            f"{published} classes, and the last layer would be random; leave num_classes out, or set model.weights to "
+            "null or to your own checkpoint"
+        )
 
 
 fit_random = random_weights.fit_to_noise

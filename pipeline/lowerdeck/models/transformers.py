@@ -7,14 +7,20 @@ weights as safetensors. Code that comes with a model is never run.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
+import inspect
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lowerdeck.contracts.errors import ConfigurationError
+from lowerdeck.registry import components
 
 if TYPE_CHECKING:
     import torch
+
+MISSPELLING = 0.85
+"""Similarity from which a key that a configuration lacks is a misspelling; others may be read nevertheless."""
+NUM_NAMED = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +66,8 @@ def build(options: Options, weights: str | None) -> torch.nn.Module:
         weights: see `check`
 
     Raises:
-        ConfigurationError: transformers has no such class or refuses the configuration or the weights.
+        ConfigurationError: transformers has no such class or refuses the configuration or the weights, a key of the
+            configuration is misspelled, or the weights lack layers, which would be random.
     """
     import transformers
 
@@ -69,17 +76,50 @@ def build(options: Options, weights: str | None) -> torch.nn.Module:
         raise ConfigurationError(f"model.options.auto_class is {options.auto_class!r}, which transformers lacks")
     values = {"use_cache": False, **options.config}
     # Attention in plain operators, which quantizers and backends know.
-    plain = {"attn_implementation": "eager", "trust_remote_code": False}
+    plain: dict[str, Any] = {"attn_implementation": "eager", "trust_remote_code": False}
+    report: Mapping[str, Any] = {}
+    model: torch.nn.Module
     try:
         if weights is None:
             assert options.model_type is not None, "`check` refuses neither"
             config = transformers.AutoConfig.for_model(options.model_type, **values)
-            model: torch.nn.Module = auto_class.from_config(config, **plain)
+            model = auto_class.from_config(config, **plain)
         else:
-            model = auto_class.from_pretrained(weights, use_safetensors=True, **plain, **values)
+            model, report = auto_class.from_pretrained(
+                weights, use_safetensors=True, output_loading_info=True, **plain, **values
+            )
     except Exception as error:  # the library's own code, and a download
         raise ConfigurationError(
             f"transformers cannot build {options.auto_class} of {weights or options.model_type} with {values}: "
             f"{type(error).__name__}: {error}"
         ) from error
+    if weights is None:
+        _check_spelling(options, type(config))
+    _check_complete(options, weights, report)
     return model.eval()
+
+
+def _check_spelling(options: Options, config_class: Any) -> None:
+    """Any key becomes an attribute of a configuration, also one that nothing reads."""
+    known = {*inspect.signature(config_class).parameters, *dir(config_class)}
+    known |= set(getattr(config_class, "attribute_map", ()))
+    for key in options.config:
+        if key not in known and (near := components.did_you_mean(key, known, MISSPELLING)):
+            raise ConfigurationError(
+                f"model.options.config has {key!r}, which a configuration of {options.model_type} lacks.{near}"
+            )
+
+
+def _check_complete(options: Options, weights: str | None, report: Mapping[str, Any]) -> None:
+    """Only a warning says that transformers fills what weights lack with random numbers."""
+    # Mismatched keys are names, or tuples of a name and both shapes, depending on the release.
+    missing = sorted(report.get("missing_keys", ()))
+    missing += sorted(key if isinstance(key, str) else key[0] for key in report.get("mismatched_keys", ()))
+    if missing:
+        more = f", and {len(missing) - NUM_NAMED} more" if len(missing) > NUM_NAMED else ""
+        raise ConfigurationError(
+            f"model.weights {weights} lack {len(missing)} tensors of {options.auto_class} with "
+            f"{options.config}, or have them in another shape: {', '.join(missing[:NUM_NAMED])}{more}. They would be "
+            "random; set model.options.auto_class and config to what the weights were trained with, or leave the "
+            "layers out (e.g. config {add_pooling_layer: false} of AutoModel)"
+        )
