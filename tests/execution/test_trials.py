@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Iterator
 from contextlib import chdir
 from fractions import Fraction
@@ -12,6 +14,9 @@ import pytest
 import torch
 from torch import nn
 
+from lowerdeck.artifacts import paths
+from lowerdeck.artifacts.files import sha256, write_json
+from lowerdeck.artifacts.plans import write_plan
 from lowerdeck.cli.main import main
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.delegation.coverage import coverage
@@ -77,8 +82,6 @@ def test_a_swap_of_modules_and_an_option_are_tried(configured: None) -> None:
 
 @pytest.mark.slow
 def test_the_command_tells_the_measured_gain(configured: None, capsys: pytest.CaptureFixture[str]) -> None:
-    from lowerdeck.artifacts.plans import write_plan
-
     write_plan(try_change(Change(text="none", preserve="aten.hardswish.default")))
     capsys.readouterr()
     assert main(["explain", "--try"]) == 0
@@ -89,6 +92,24 @@ def test_the_command_tells_the_measured_gain(configured: None, capsys: pytest.Ca
     assert "tried: delegated compute nodes 4 of 11 -> 5 of 6, partitions 2 -> 2, delegated MACs 100.0 % ->" in shown
     assert shown.index("what would change it") < shown.index("no_converter")
     assert shown.count("No real or post-quantization data") <= 1  # a library's warning, one for each constant
+    assert "-> 100.0 % (as planned; convert may keep operators on the CPU)" in shown
+
+
+@pytest.mark.slow
+def test_the_gain_is_that_over_what_was_planned(configured: None, capsys: pytest.CaptureFixture[str]) -> None:
+    """It was that over what convert left of the plan, as if the change had freed what convert had kept on the CPU."""
+    planned = try_change(Change(text="none", preserve="aten.hardswish.default"))
+    kept = [dataclasses.replace(node, partition=None) if node.macs else node for node in planned.nodes]
+    write_plan(planned, paths.PLANNED)
+    write_plan(dataclasses.replace(planned, nodes=tuple(kept)))
+    write_json(paths.MANIFEST, {"planned_sha256": sha256(paths.PLANNED)})
+    capsys.readouterr()
+    assert main(["explain", "--try", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)  # a library's warning stood before it
+    assert shown["coverage"]["delegated_compute_nodes"] < coverage(planned)["delegated_compute_nodes"]
+    befores = [cause["trial"]["before"] for cause in shown["causes"] if cause["trial"]]
+    assert befores
+    assert all(before == coverage(planned) for before in befores)
 
 
 @pytest.mark.slow
@@ -143,3 +164,11 @@ def test_modules_are_swapped_wherever_they_are() -> None:
         nn.Sigmoid,
     ]
     assert not any(module.training for module in model.modules())
+
+
+def test_a_module_in_several_places_is_swapped_in_all() -> None:
+    """Only the first place got the new one, and the trial showed a gain that was too small."""
+    shared = nn.GELU()
+    model = nn.Sequential(nn.Linear(4, 4), shared, nn.Linear(4, 4), shared)
+    assert swap_modules(model, "GELU", "Hardswish") == 2
+    assert not any(isinstance(module, nn.GELU) for module in model.modules())

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -103,16 +105,21 @@ def _groups(
 
 
 def _tried(console: Console, concluded: Sequence[Cause], plan: DelegationPlan) -> list[Trial]:
-    """Each change that the tool can make, made."""
+    """Each change that the tool can make, made; `plan` is that of the program."""
+    from lowerdeck.artifacts import paths
+    from lowerdeck.artifacts.plans import read_plan
     from lowerdeck.compat.terminal import progress_bar
     from lowerdeck.execution.trials import try_change
     from lowerdeck.explain.causes import Trial
 
+    # Changes are planned only, and must not be compared with what convert left of a plan.
+    before = read_plan(paths.PLANNED) if paths.PLANNED.is_file() else plan
     tried = []
     possible = [cause.change for cause in concluded if cause.change.can_be_tried]
     for change in progress_bar(possible, desc="trying", unit="change", disable=None):
         try:
-            tried.append(Trial.of(change, plan, try_change(change)))
+            with redirect_stdout(sys.stderr):  # libraries print warnings, which are no JSON
+                tried.append(Trial.of(change, before, try_change(change)))
         except LowerdeckError as error:
             tried.append(Trial(change=change, failure=" ".join(str(error).split())))
     return tried

@@ -44,7 +44,7 @@ def try_change(change: Change) -> DelegationPlan:
 
 
 def swap_modules(model: Module, old: str, new: str) -> int:
-    """Replace the instances of torch.nn.`old` in `model` by torch.nn.`new`, in place; returns how many there were.
+    """Replace torch.nn.`old` in `model` by torch.nn.`new`, in place; returns in how many places it was.
 
     Raises:
         LowerdeckError: there is none, because the model calls a function.
@@ -52,7 +52,8 @@ def swap_modules(model: Module, old: str, new: str) -> int:
     import torch
 
     was, becomes = getattr(torch.nn, old), getattr(torch.nn, new)
-    found = [name for name, module in model.named_modules() if type(module) is was]
+    # A module that is used in several places has a name for each.
+    found = [name for name, module in model.named_modules(remove_duplicate=False) if type(module) is was]
     for name in found:
         model.set_submodule(name, becomes().train(model.training))
     if not found:

@@ -87,7 +87,7 @@ class Trial:
 
     @property
     def gain(self) -> str:
-        """E.g. `delegated compute nodes 111 of 169 -> 120 of 120, partitions 14 -> 2, MACs 98.0 % -> 100.0 %`."""
+        """E.g. `delegated compute nodes 111 of 169 -> 120 of 120, partitions 14 -> 2, ...`, both as partition plans."""
         if self.failure:
             return f"could not be tried: {self.failure}"
         sides = [
@@ -99,7 +99,8 @@ class Trial:
             for side in (self.before, self.after)
         ]
         names = ("delegated compute nodes", "partitions", "delegated MACs")
-        return ", ".join(f"{name} {old} -> {new}" for name, old, new in zip(names, *sides, strict=True))
+        changed = ", ".join(f"{name} {old} -> {new}" for name, old, new in zip(names, *sides, strict=True))
+        return f"{changed} (as planned; convert may keep operators on the CPU)"
 
 
 _HARD_SIGMOID = Change(text="replace nn.Hardsigmoid by nn.Sigmoid", swap=("Hardsigmoid", "Sigmoid"))
