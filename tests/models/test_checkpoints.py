@@ -39,6 +39,10 @@ WAYS: dict[str, tuple[str, Callable[[State, Path], None]]] = {
         ".pt",
         lambda state, path: torch.save({"model": {key: value * 0 for key, value in state.items()}, "ema": state}, path),
     ),
+    "beside empty averages": (
+        ".pt",
+        lambda state, path: torch.save({"state_dict": {"ema": {}, "model": state}, "model_ema": {}}, path),
+    ),
     "of AveragedModel": (
         ".pt",
         lambda state, path: torch.save(
@@ -123,6 +127,9 @@ def test_other_content_is_described(tmp_path: Path) -> None:
     torch.save([torch.zeros(1)], tmp_path / "b.pt")
     with pytest.raises(LowerdeckError, match=r"contains a list"):
         checkpoints.load_into(network(), str(tmp_path / "b.pt"))
+    torch.save({0: torch.zeros(1)}, tmp_path / "c.pt")
+    with pytest.raises(LowerdeckError, match=r"contains a dictionary with 0; allowed is a state dict"):
+        checkpoints.load_into(network(), str(tmp_path / "c.pt"))
 
 
 @pytest.mark.parametrize("suffix", checkpoints.SUFFIXES)
@@ -201,6 +208,42 @@ def test_weights_that_are_not_finite_are_counted(tmp_path: Path, value: float) -
     state["1.running_var"][1] = value
     save_file(state, tmp_path / "w.safetensors")
     with pytest.raises(ConfigurationError, match=r"9 of 108 values of 0\.weight, 1 of 4 values of 1\.running_var are"):
+        checkpoints.load_into(network(), str(tmp_path / "w.safetensors"))
+
+
+class Masked(nn.Module):
+    """Positions and a mask as buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("positions", torch.tensor([0, 1, 2]))
+        self.register_buffer("mask", torch.tensor([True, False]))
+
+
+def test_floats_for_integers_and_masks_must_be_whole(tmp_path: Path) -> None:
+    """They were cut off: 1.7 was loaded as 1, and 0.3 as True."""
+    whole = {"positions": torch.tensor([2.0, 1.0, 0.0]), "mask": torch.tensor([0.0, 1.0])}
+    save_file(whole, tmp_path / "whole.safetensors")
+    loaded = Masked()
+    checkpoints.load_into(loaded, str(tmp_path / "whole.safetensors"))
+    assert {name: value.tolist() for name, value in loaded.state_dict().items()} == {
+        "positions": [2, 1, 0],
+        "mask": [False, True],
+    }
+    save_file({**whole, "positions": torch.tensor([0.5, 1.7, 2.0])}, tmp_path / "cut.safetensors")
+    with pytest.raises(ConfigurationError, match=r"positions is float32 in the file and int64 .*2 of 3 values"):
+        checkpoints.load_into(Masked(), str(tmp_path / "cut.safetensors"))
+    save_file({**whole, "mask": torch.tensor([0.3, 1.0])}, tmp_path / "mask.safetensors")
+    with pytest.raises(ConfigurationError, match=r"mask is float32 in the file and bool .*1 of 2 values"):
+        checkpoints.load_into(Masked(), str(tmp_path / "mask.safetensors"))
+
+
+def test_doubles_beyond_the_models_range_are_refused(tmp_path: Path) -> None:
+    """They became infinite without a word."""
+    state = network().state_dict()
+    state["0.bias"] = torch.tensor([1.0, 1e300, 1.0, -1e300], dtype=torch.float64)
+    save_file(state, tmp_path / "w.safetensors")
+    with pytest.raises(ConfigurationError, match=r"2 of 4 values of 0\.bias are NaN or infinite"):
         checkpoints.load_into(network(), str(tmp_path / "w.safetensors"))
 
 

@@ -52,6 +52,25 @@ def test_other_files_are_refused(weights: str | None, message: str) -> None:
         exported.check(exported.Options(), weights, ())
 
 
+@pytest.mark.parametrize(
+    ("layer", "operator"), [(torch.nn.BatchNorm2d(3), "batch_norm: aten.batch_norm"), (torch.nn.Dropout(), "dropout: ")]
+)
+def test_programs_in_training_mode_are_refused(tmp_path: Path, layer: torch.nn.Module, operator: str) -> None:
+    """A batch norm of the batch's own statistics was built, and a later stage failed with advice about the code."""
+    path, x = tmp_path / "model.pt2", torch.randn(2, 3, 4, 4)
+    torch.export.save(torch.export.export(layer.train(), (x,)), path)
+    with pytest.raises(LowerdeckError, match=rf"in training mode: 1 .*{operator}.*Call model\.eval\(\) before"):
+        exported.build(exported.Options(), str(path))
+    torch.export.save(torch.export.export(layer.eval(), (x,)), path)
+    assert torch.equal(exported.build(exported.Options(), str(path))(x), layer(x))
+
+
+def test_norms_without_statistics_are_no_training_mode(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(torch.nn.BatchNorm2d(3, track_running_stats=False), torch.nn.InstanceNorm2d(3)).eval()
+    torch.export.save(torch.export.export(model, (torch.randn(2, 3, 4, 4),)), tmp_path / "model.pt2")
+    exported.build(exported.Options(), str(tmp_path / "model.pt2"))
+
+
 def test_damaged_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.pt2"
     path.write_bytes(b"no archive")

@@ -66,7 +66,7 @@ def load_into(model: torch.nn.Module, weights: str, ignored_prefixes: Iterable[s
         ignored_prefixes: prefixes of names in the file to ignore
 
     Raises:
-        ConfigurationError: names, shapes or dtypes differ from the model's, or values are not finite.
+        ConfigurationError: names, shapes or dtypes differ from the model's, or values are not finite or do not fit.
         LowerdeckError: the file is missing or damaged, or contains more than tensors.
     """
     check_file(weights)
@@ -107,7 +107,9 @@ def load_into(model: torch.nn.Module, weights: str, ignored_prefixes: Iterable[s
         missing -= {name for names in tied if not missing.issuperset(names) for name in names}
         lacking = [name for name in result.missing_keys if name in missing]
         _raise_mismatch(model, weights, {"missing": lacking, "unexpected": result.unexpected_keys})
-    _check_finite(weights, state)
+    _check_whole(weights, state, own)
+    # In the file's dtype and in the model's, whose range may be smaller.
+    _check_finite(weights, {**state, **model.state_dict()})
 
 
 def class_names(weights: str | None) -> tuple[str, ...]:
@@ -189,13 +191,26 @@ def _check_tied(weights: str, state: Mapping[str, torch.Tensor], tied: Iterable[
                 )
 
 
+def _check_whole(weights: str, state: Mapping[str, torch.Tensor], own: Mapping[str, torch.Tensor]) -> None:
+    """Loading cuts off what an integer or boolean buffer cannot hold."""
+    for name, value in state.items():
+        if name not in own or own[name].is_floating_point() or own[name].is_complex():
+            continue
+        if count := int((value.to(own[name].dtype).to(value.dtype) != value).sum()):
+            stored, wanted = (str(each.dtype).removeprefix("torch.") for each in (value, own[name]))
+            raise ConfigurationError(
+                f"model.weights is {weights}, where {name} is {stored} in the file and {wanted} in the model, which "
+                f"cannot hold {count} of {value.numel()} values; save it as {wanted}"
+            )
+
+
 def _check_finite(weights: str, state: Mapping[str, torch.Tensor]) -> None:
     counts = {name: int((~value.isfinite()).sum()) for name, value in state.items() if value.is_floating_point()}
     wrong = [f"{count} of {state[name].numel()} values of {name}" for name, count in counts.items() if count]
     if wrong:
         raise ConfigurationError(
-            f"model.weights is {weights}, where {_format_names(wrong)} are NaN or infinite; a training that diverged "
-            "leaves such weights: use an earlier checkpoint"
+            f"model.weights is {weights}, where {_format_names(wrong)} are NaN or infinite in the model's dtype; a "
+            "training that diverged leaves such weights: use an earlier checkpoint"
         )
 
 
@@ -221,7 +236,9 @@ def read(weights: str) -> Mapping[str, torch.Tensor]:
     except (SafetensorError, OSError, RuntimeError, EOFError, ValueError, KeyError) as error:
         raise LowerdeckError(f"{weights} cannot be read as weights: {_first_line(error)}") from error
     loaded = _state_dict_in(loaded)
-    if not isinstance(loaded, Mapping) or not all(isinstance(value, torch.Tensor) for value in loaded.values()):
+    if not isinstance(loaded, Mapping) or not all(
+        isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in loaded.items()
+    ):
         raise LowerdeckError(
             f"{weights} contains {_description(loaded)}; allowed is a state dict (tensors by name), which may be "
             f"nested under one of {', '.join(NESTED)}"
@@ -232,7 +249,7 @@ def read(weights: str) -> Mapping[str, torch.Tensor]:
 def _state_dict_in(loaded: object) -> Any:
     """The state dict in the content of a checkpoint: itself, or what a usual key names, one inside the other."""
     while isinstance(loaded, Mapping):
-        inner = next((loaded[key] for key in NESTED if isinstance(loaded.get(key), Mapping)), None)
+        inner = next((loaded[key] for key in NESTED if isinstance(loaded.get(key), Mapping) and loaded[key]), None)
         if inner is None:
             break
         loaded = inner

@@ -65,7 +65,7 @@ def build(options: Options, weights: str | None) -> torch.nn.Module:
 
     Raises:
         LowerdeckError: the file is damaged, has operators or classes that are not installed, or entries that would run
-            code.
+            code; or its program computes as in training.
     """
     import torch
 
@@ -83,10 +83,28 @@ def build(options: Options, weights: str | None) -> torch.nn.Module:
             f"model.weights {weights} has entries that would run code when they are loaded: {', '.join(unsafe[:3])}. "
             "Export a model whose inputs, weights and constants are plain tensors"
         )
+    if training := list(_in_training_mode(program.graph)):
+        raise LowerdeckError(
+            f"model.weights {weights} was exported in training mode: {len(training)} operators compute as in training "
+            f"({', '.join(training[:3])}), so that outputs are random or depend on the other samples of a batch. Call "
+            "model.eval() before torch.export.export; functions of torch.nn.functional need training=self.training"
+        )
     module: torch.nn.Module = program.module(check_guards=False)
     # An exported module refuses eval(), because it is in the mode that it was exported in; that is what is wanted.
     setattr(module, "eval", types.MethodType(lambda self: self, module))  # noqa: B010
     return module
+
+
+def _in_training_mode(graph: torch.fx.Graph) -> Iterator[str]:
+    """Names of dropouts that are on, and of norms that ignore the statistics that they have."""
+    for node in graph.nodes:
+        schema = getattr(node.target, "_schema", None)
+        if schema is None or not re.search("dropout|batch_norm|instance_norm", schema.name):
+            continue
+        given = dict(zip((argument.name for argument in schema.arguments), node.args, strict=False)) | node.kwargs
+        is_training = any(given.get(key) is True for key in ("train", "training", "use_input_stats"))
+        if is_training and ("dropout" in schema.name or given.get("running_mean") is not None):
+            yield f"{node.name}: {node.target}"
 
 
 def _unsafe_entries(path: Path) -> Iterator[str]:
