@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,37 @@ def test_published_weights_load_from_the_cache(cache: Path, architecture: str) -
     assert not [name for name in model.state_dict() if name.startswith("AuxLogits")]
     for name, value in model.state_dict().items():
         assert torch.equal(value, trained.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("architecture", source.AUXILIARY_HEADS)
+def test_a_published_file_computes_what_its_name_does(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, architecture: str
+) -> None:
+    """Its inputs were not normalized once more, which torchvision's names imply."""
+    path = cache / "trained.pth"
+    torch.save(models.get_model(architecture, weights=None, init_weights=False).state_dict(), path)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    published_path = path.rename(cache / f"{architecture}-{digest[:8]}.pth")
+    monkeypatch.setattr(published(architecture).value, "url", f"https://download.pytorch.org/{published_path.name}")
+    x = torch.randn(2, 3, 96, 96)
+    by_name = source.build(options(architecture), "DEFAULT")(x)
+    assert torch.equal(source.build(options(architecture), str(published_path))(x), by_name)
+    own = source.Options(architecture=architecture, transform_input=False)
+    assert not torch.equal(source.build(own, str(published_path))(x), by_name)
+
+
+def test_own_weights_say_whether_inputs_are_normalized_once_more(tmp_path: Path) -> None:
+    path = tmp_path / "mine.pth"
+    trained = models.googlenet(num_classes=5, aux_logits=False, init_weights=False, transform_input=True).eval()
+    torch.save(trained.state_dict(), path)
+    x = torch.randn(2, 3, 96, 96)
+    chosen = source.Options(architecture="googlenet", num_classes=5, transform_input=True)
+    assert torch.equal(source.build(chosen, str(path))(x), trained(x))
+    assert not torch.equal(source.build(options("googlenet", 5), str(path))(x), trained(x))
+    for architecture, weights in (("resnet18", None), ("googlenet", "DEFAULT")):
+        refused = source.Options(architecture=architecture, transform_input=False)
+        with pytest.raises(ConfigurationError, match=r"transform_input is false, which is for googlenet and"):
+            source.check(refused, weights, ())
 
 
 def test_published_weights_without_network(cache: Path) -> None:

@@ -7,6 +7,7 @@ checkpoint, or one of torchvision's names (`DEFAULT`, `IMAGENET1K_V1`), which ar
 from __future__ import annotations
 
 import ast
+import hashlib
 import importlib.util
 import os
 import pickle
@@ -42,6 +43,9 @@ class Options:
     """Name of the architecture in torchvision.models, e.g. mobilenet_v2."""
     num_classes: int | None = None
     """Outputs of the last layer; null for ImageNet's 1000."""
+    transform_input: bool | None = None
+    """Whether googlenet or inception_v3 normalizes its inputs once more, which weights trained from torchvision's need;
+    null: if the checkpoint is a file that torchvision published."""
 
     def __post_init__(self) -> None:
         if self.num_classes is not None and not 1 <= self.num_classes <= MAX_CLASSES:
@@ -64,9 +68,15 @@ def check(options: Options, weights: str | None, plugins: Sequence[str]) -> None
             f"model.options.architecture is {options.architecture!r}; torchvision has: {', '.join(known)}."
             f"{components.did_you_mean(options.architecture, known)}"
         )
+    is_published = weights is not None and not checkpoints.is_path(weights)
+    if options.transform_input is not None and (is_published or options.architecture not in AUXILIARY_HEADS):
+        raise ConfigurationError(
+            f"model.options.transform_input is {str(options.transform_input).lower()}, which is for "
+            f"{' and '.join(AUXILIARY_HEADS)} with model.weights null or the path of a checkpoint; leave it out"
+        )
     if weights is None:
         return
-    if checkpoints.is_path(weights):
+    if not is_published:
         checkpoints.check_file(weights)
         return
     names = tuple(name for name in known[options.architecture] if name not in HEADLESS_WEIGHTS)
@@ -103,7 +113,7 @@ def build(options: Options, weights: str | None) -> torch.nn.Module:
     if weights is None or checkpoints.is_path(weights):
         if heads:
             # Explicit, because both architectures warn that this default will change.
-            arguments |= {"aux_logits": False, "init_weights": True}
+            arguments |= {"aux_logits": False, "init_weights": True, "transform_input": _transforms(options, weights)}
         model: torch.nn.Module = models.get_model(name, weights=None, **arguments)
         if weights is not None:
             checkpoints.load_into(model, weights, ignored_prefixes=heads)
@@ -126,6 +136,19 @@ def build(options: Options, weights: str | None) -> torch.nn.Module:
         for attribute, value in {"aux_logits": False, **{head.rstrip("."): None for head in heads}}.items():
             setattr(model, attribute, value)
     return model.eval()
+
+
+def _transforms(options: Options, weights: str | None) -> bool:
+    """torchvision sets `transform_input` for its own weights, and a state dict does not say so."""
+    if options.transform_input is not None or weights is None:
+        return bool(options.transform_input)
+    from torchvision import models
+
+    with Path(weights).open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    # Published files have the first digits of their hash in their name, e.g. googlenet-1378be20.pth.
+    hashes = [Path(known.url).stem.rpartition("-")[2] for known in models.get_model_weights(options.architecture)]
+    return digest.startswith(tuple(hashes))
 
 
 fit_random = random_weights.fit_to_noise
