@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from torch import nn
 
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.observers import write_observers
@@ -36,16 +37,32 @@ overrides: {}    # nothing yet
 """
 
 
+class TwoOutputs(nn.Module):
+    """The hidden layer of the fragile network as first output, and its scores as second one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(*Fragile().children())
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        embedding = torch.tanh(self.body[1](torch.tanh(self.body[0](x))))
+        return {"embedding": embedding, "scores": self.body[2](embedding)}
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with build/ as far as calibrate, its data, and params.yaml."""
-    folder = tmp_path_factory.mktemp("fragile")
+    return made_in(tmp_path_factory.mktemp("fragile"), Fragile())
+
+
+def made_in(folder: Path, module: nn.Module, **sections: Mapping[str, Any]) -> Path:
+    """`folder` with a build of `module`; the labels are the classes that the fragile network finds."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         target = yaml.safe_load((REPOSITORY / "conf" / "target" / "xnnpack_cpu.yaml").read_text())
-        network, inputs = Fragile().eval(), np.random.RandomState(5).randn(96, 8).astype(np.float32)
+        network, inputs = module.eval(), np.random.RandomState(5).randn(96, 8).astype(np.float32)
         with torch.no_grad():
-            labels = network(torch.from_numpy(inputs)).argmax(dim=1).numpy()
+            labels = Fragile()(torch.from_numpy(inputs)).argmax(dim=1).numpy()
         for name, rows in (("calibration", slice(0, 64)), ("evaluation", slice(64, 96))):
             np.savez(f"{name}.npz", inputs=inputs[rows], labels=labels[rows])
         options = {"calibration": "calibration.npz", "evaluation": "evaluation.npz", "num_classes": 4}
@@ -54,6 +71,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
             dataset={"options": options},
             quantization={"weight_granularity": "per_tensor"},
             target={key: target[key] for key in ("name", "backend", "default_flavor", "device", "options")},
+            **sections,
         )
         write_program(paths.EXPORTED, export(network, [[1, 8]]))
         quantizer = backend_for(target).quantizer(quantization_scheme(config.quantization))
@@ -92,9 +110,9 @@ def test_interrupted_it_shows_what_it_has_and_goes_on_from_there(
     measured: list[Any] = []
     run = SwitchedModel.run
 
-    def counted(model: Any, on: Any, inputs: Any) -> torch.Tensor:
+    def counted(model: Any, on: Any, *rest: Any) -> torch.Tensor:
         measured.append(on)
-        return run(model, on, inputs)
+        return run(model, on, *rest)
 
     monkeypatch.setattr(SwitchedModel, "run", counted)
     assert main(["sensitivity"]) == 0
@@ -119,7 +137,7 @@ def test_json_and_top(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_list_is_written_into_params_yaml_and_nothing_else_changes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sensitivity", "--max-drop", "0.05"]) == 0
-    assert "overrides: {quantization: {keep_float: [second]}}" in capsys.readouterr().out
+    assert 'overrides: {quantization: {keep_float: ["second"]}}' in capsys.readouterr().out
     assert Path("params.yaml").read_text() == PARAMS
     assert main(["sensitivity", "--max-drop", "0.05", "--write"]) == 0
     text = Path("params.yaml").read_text()
@@ -127,6 +145,32 @@ def test_the_list_is_written_into_params_yaml_and_nothing_else_changes(capsys: p
     assert yaml.safe_load(text) == expected
     assert text.startswith(PARAMS[: PARAMS.index("overrides")])
     assert "# nothing yet" in text
+
+
+def test_the_output_that_the_task_judges_is_measured_and_its_layers_are_written_so_that_compose_takes_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The classes were looked for in the embedding, and `keep_float: [body.1, 2]` has an integer."""
+    task = {"options": {"output": "scores", "top_k": []}}
+    monkeypatch.chdir(made_in(tmp_path, TwoOutputs(), task=task))
+    assert main(["sensitivity", "--max-drop", "0.05"]) == 0
+    output = capsys.readouterr().out
+    assert "float 100.00 %" in output
+    assert 'overrides: {quantization: {keep_float: ["body.1"]}}' in output
+
+
+def test_a_task_without_classes_has_no_accuracy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Labels such as normal and anomalous were compared with the largest of the reconstructed values."""
+    task = {"name": "anomaly", "source": "anomaly", "options": {}}
+    monkeypatch.chdir(made_in(tmp_path, Fragile(), task=task))
+    assert main(["sensitivity"]) == 1
+    assert "and the build has `task: anomaly`" in " ".join(capsys.readouterr().err.split())
+    assert main(["sensitivity", "--metric", "sqnr"]) == 0
+    output = capsys.readouterr().out
+    assert output.startswith("on 64 samples of the calibration split\n")
+    assert "second" in output
 
 
 @pytest.mark.parametrize(

@@ -49,11 +49,17 @@ def run(options: argparse.Namespace) -> None:
     if options.write and not wanted:
         raise LowerdeckError("--write needs --reach ACCURACY or --max-drop SHARE: it writes what these find")
     from lowerdeck.compat.terminal import progress_bar
+    from lowerdeck.config.schema import DatasetConfig, TaskConfig
+    from lowerdeck.execution.resolved_config import section
     from lowerdeck.quantization.sensitivity import ranked, search_float_layers, sensitivities
 
     trials, num_samples = _trials(options)
     if not trials.has_labels and (options.metric == "accuracy" or wanted):
-        raise LowerdeckError("the samples have no meaningful labels; use --metric sqnr without --reach")
+        raise LowerdeckError(
+            "accuracy needs `task: classification` and samples with meaningful labels, and the build has `task: "
+            f"{section(TaskConfig).name}` and the dataset {section(DatasetConfig).name}; use --metric sqnr without "
+            "--reach and --max-drop"
+        )
     layers: list[LayerSensitivity] = []
     found: OptOut | None = None
     floats = quantized = None
@@ -85,11 +91,15 @@ def _trials(options: argparse.Namespace) -> tuple[Trials, int]:
     from lowerdeck.execution.arithmetic import fix_arithmetic
     from lowerdeck.execution.chosen.dataset import chosen_dataset
     from lowerdeck.execution.chosen.quantization import chosen_quantizer
+    from lowerdeck.execution.chosen.task import chosen_task
     from lowerdeck.graph.memory_formats import memory_format_of, to_memory_format
+    from lowerdeck.graph.outputs import output_names
     from lowerdeck.graph.state import initial_state
     from lowerdeck.quantization.divisors import keep_divisors_in_float
     from lowerdeck.quantization.pt2e import prepare, restore_observers
     from lowerdeck.quantization.sensitivity import Trials
+    from lowerdeck.tasks import classification
+    from lowerdeck.tasks.outputs import chosen_name
 
     build, quantizer = fix_arithmetic(), chosen_quantizer()
     if quantizer is None:
@@ -106,12 +116,14 @@ def _trials(options: argparse.Namespace) -> tuple[Trials, int]:
     samples = [
         dataclasses.replace(sample, inputs=(*to_memory_format(sample.inputs, layout), *state)) for sample in samples
     ]
-    if dataset.structural:  # labels of random data mean nothing
+    task, names = chosen_task().options, output_names(program)
+    output = names.index(chosen_name(names, getattr(task, "output", None)))
+    if dataset.structural or not isinstance(task, classification.Options):  # labels that are no classes of the output
         samples = [dataclasses.replace(sample, label=None) for sample in samples]
     prepared = prepare(program, quantizer)
     restore_observers(prepared, read_observers())
     keep_divisors_in_float(prepared)  # as quantize does
-    return Trials(prepared, samples, TrialResults(_key(options.split, samples))), len(samples)
+    return Trials(prepared, samples, TrialResults(_key(options.split, samples)), output), len(samples)
 
 
 def _key(split: str, samples: Sequence[Sample]) -> str:
@@ -123,12 +135,13 @@ def _key(split: str, samples: Sequence[Sample]) -> str:
     from lowerdeck.fingerprints.keys import costly_result_key
 
     config = whole_config()
+    sections = (config.build, config.dataset, config.quantization, config.task)
     sources = Sources.of_workspace(Path.cwd(), config.build.plugins)
     return costly_result_key(
         code_digest(closure(["lowerdeck.cli.sensitivity"], dataclasses.asdict(config), sources)),
         [sha256(paths.EXPORTED), sha256(paths.OBSERVERS)],
         [
-            *(dataclasses.asdict(chosen) for chosen in (config.build, config.dataset, config.quantization)),
+            *(dataclasses.asdict(chosen) for chosen in sections),
             [config.target.backend, config.target.device],
             [split, [(sample.digest, sample.label) for sample in samples]],
         ],
@@ -204,14 +217,14 @@ def _use(options: argparse.Namespace, found: OptOut, floats: TrialResult) -> Non
     if not found.reached:
         raise LowerdeckError(
             f"the goal was not reached: the best found is {100 * found.accuracy:.2f} % with "
-            f"keep_float: [{', '.join(kept)}], and the float model itself reaches {_percent(floats)} on these samples. "
+            f"keep_float: {json.dumps(kept)}, and the float model itself reaches {_percent(floats)} on these samples. "
             "Lower the goal, or try other observers, more calibration samples or quantization.training"
         )
     if not found.layers:
         _print(options, f"{100 * found.accuracy:.2f} % is reached with every layer quantized")
     elif not options.write:
         _print(options, f"{100 * found.accuracy:.2f} % is reached with (write it with --write):")
-        _print(options, f"overrides: {{quantization: {{keep_float: [{', '.join(kept)}]}}}}")
+        _print(options, f"overrides: {{quantization: {{keep_float: {json.dumps(kept)}}}}}")
     else:
         write_text(PARAMS, with_override(PARAMS, ("quantization", "keep_float"), kept))
         _print(options, f"{100 * found.accuracy:.2f} % is reached with {', '.join(found.layers)} float")

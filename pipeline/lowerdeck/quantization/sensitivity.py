@@ -81,16 +81,21 @@ class Trials:
     """Measures choices of quantized layers on the same samples, each once."""
 
     def __init__(
-        self, prepared: GraphModule, samples: Sequence[Sample], known: MutableMapping[str, TrialResult] | None = None
+        self,
+        prepared: GraphModule,
+        samples: Sequence[Sample],
+        known: MutableMapping[str, TrialResult] | None = None,
+        output: int = 0,
     ) -> None:
         """
         Args:
             prepared: A calibrated model; it cannot be used afterwards, because its observers are replaced.
-            samples: At least one.
+            samples: At least one; labels are classes, of which the output holds the scores.
             known: Previous measurements by key, to which new ones are added.
+            output: Number of the output that is judged.
         """
         self.model = SwitchedModel(prepared)
-        self._samples = samples
+        self._samples, self._output = samples, output
         self._known = {} if known is None else known
         self._reference: npt.NDArray[np.float32] | None = None
         self.has_labels = all(sample.label is not None for sample in samples)
@@ -116,8 +121,8 @@ class Trials:
 
     def _outputs(self, on: Collection[str]) -> npt.NDArray[np.float32]:
         with torch.no_grad():
-            rows = [self.model.run(on, sample.inputs).to(torch.float32).numpy() for sample in self._samples]
-        return np.concatenate(rows)
+            outputs = (self.model.run(on, sample.inputs, self._output) for sample in self._samples)
+            return np.concatenate([output.to(torch.float32).numpy() for output in outputs])
 
 
 def sensitivities(trials: Trials) -> Iterator[LayerSensitivity]:

@@ -78,12 +78,12 @@ class SwitchedModel:
         """The tensors that are quantized while all modules but the one at `path` stay float."""
         return self._on(self._nodes - self._rules[path])
 
-    def run(self, on: Collection[str], inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
-        """The model's first output with the tensors `on` quantized."""
+    def run(self, on: Collection[str], inputs: tuple[torch.Tensor, ...], output: int = 0) -> torch.Tensor:
+        """The model's output number `output` with the tensors `on` quantized."""
         for name, switch in self._switches.items():
             switch.on = name in on
-        first: torch.Tensor = tree_leaves(self._model(*inputs))[0]
-        return first
+        chosen: torch.Tensor = tree_leaves(self._model(*inputs))[output]
+        return chosen
 
     def _on(self, floats: frozenset[str]) -> frozenset[str]:
         return frozenset(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,17 +14,26 @@ from lowerdeck.registry import components
 Array = npt.NDArray[Any]
 
 
+def chosen_name(names: Collection[str], name: str | None, key: str = "task.options.output") -> str:
+    """The output `name`, or the first one; `key` names the option in messages.
+
+    Raises:
+        LowerdeckError: there is no such output.
+    """
+    if name is not None and name not in names:
+        raise LowerdeckError(
+            f"{key} is {name!r}, and the model returns {', '.join(names)}.{components.did_you_mean(name, names)}"
+        )
+    return name if name is not None else next(iter(names))
+
+
 def chosen(outputs: Mapping[str, Array], name: str | None, key: str = "task.options.output") -> Array:
     """The output `name`, or the first one, without its batch dimension; `key` names the option in messages.
 
     Raises:
         LowerdeckError: there is no such output, or it has no batch dimension of 1.
     """
-    if name is not None and name not in outputs:
-        raise LowerdeckError(
-            f"{key} is {name!r}, and the model returns {', '.join(outputs)}.{components.did_you_mean(name, outputs)}"
-        )
-    called = name if name is not None else next(iter(outputs))
+    called = chosen_name(outputs, name, key)
     array = outputs[called]
     if array.ndim == 0 or len(array) != 1:
         raise LowerdeckError(
