@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from safetensors.torch import save
 from torch import nn
 
+from benchmarks.in_turns import create
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.edge_programs import read_edge_program, write_edge_program
 from lowerdeck.artifacts.observers import read_observers, write_observers
@@ -19,6 +21,7 @@ from lowerdeck.artifacts.training_checkpoints import TrainingCheckpoints, remove
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.quantization import ModuleRule, ObserverState, QuantizationScheme
 from lowerdeck.contracts.samples import Sample
+from lowerdeck.evaluation.quantization_error import sqnr_db
 from lowerdeck.quantization.annotation import scheme_quantizer
 from lowerdeck.quantization.pt2e import prepare, restore_observers
 from lowerdeck.quantization.training import Checkpoints, Recipe, Training
@@ -299,6 +302,95 @@ def test_weights_of_another_model_are_refused(lowered: Callable[[str], Lowered])
     state = trained(build, recipe=dataclasses.replace(RECIPE, epochs=1))
     with pytest.raises(LowerdeckError, match="do not belong"):
         quantized(build, QuantizationScheme(name="int8"), state)
+
+
+class Rows(nn.Module):
+    """Rows of a table, chosen by floats between integers and an integer constant, and scores in float64."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.head = nn.Embedding(402, 8), nn.Linear(8, 3)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        scores = self.head(self.table((tokens.float() / 2).floor().long() + 1).mean(1))
+        return (scores.double() * 2.5 + 1.0).float()
+
+
+class Drawn(Stripes):
+    """Six samples with these inputs and the labels 0, 1, 2 in turns."""
+
+    def __init__(self, inputs: Callable[[], tuple[torch.Tensor, ...]]) -> None:
+        torch.manual_seed(1)
+        self._samples = [Sample(inputs=inputs(), label=index % 3, digest=str(index)) for index in range(6)]
+
+
+def sqnr_of_training(target: str, network: nn.Module, split: Drawn, scheme: QuantizationScheme = SCHEME) -> float:
+    """SQNR in dB of the program that one epoch of small steps leaves, relative to the float network."""
+    backend, inputs = create(target), split.inputs()
+
+    def exported() -> torch.export.ExportedProgram:
+        shapes, dtypes = [[*value.shape] for value in inputs[0]], [str(value.dtype)[6:] for value in inputs[0]]
+        return export(network.eval(), shapes, input_dtypes=dtypes)
+
+    observing, converting = scheme_quantizer(backend, scheme), scheme_quantizer(backend, scheme)
+    assert observing is not None
+    assert converting is not None
+    recipe = dataclasses.replace(RECIPE, epochs=1, learning_rate=1e-4)
+    training = Training(recipe=recipe, split=split, checkpoints=Kept()) if scheme.is_qat else None
+    state = calibrate(exported(), observing, inputs, len(inputs), training)
+    module = quantize(exported(), converting, state)[0].module(check_guards=False)
+    with torch.no_grad():
+        pairs = [(network(*given), module(*given)) for given in inputs]
+    signal = sum(float(wanted.square().sum()) for wanted, _ in pairs)
+    return sqnr_db(signal, sum(float((wanted - found).square().sum()) for wanted, found in pairs))
+
+
+@pytest.mark.parametrize("target", ["ethos_u55_128", "neutron_imxrt700", "xnnpack_cpu"])
+def test_integers_and_float64_are_left_alone_in_training_too(target: str) -> None:
+    """Indices were rounded to 8 bits, float64 ended in a RuntimeError of PyTorch, and so did an integer constant."""
+    assert sqnr_of_training(target, Rows(), Drawn(lambda: (torch.randint(0, 790, (1, 5)),))) > 25.0
+
+
+class Padded(nn.Module):
+    """Zeros around the result of a convolution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.convolution, self.head = nn.Conv2d(3, 4, 3), nn.Linear(4 * 8 * 8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.head(F.pad(self.convolution(x), (1, 1, 1, 1)).flatten(1))
+        return scores
+
+
+class Computed(nn.Module):
+    """A linear layer whose weights another one computes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.weights = nn.Linear(8, 24)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, self.weights(x).view(3, 8))
+
+
+@pytest.mark.parametrize(("network", "shape"), [(Padded, (1, 3, 8, 8)), (Computed, (1, 8))])
+def test_xnnpack_is_annotated_for_training_as_for_calibration(
+    network: Callable[[], nn.Module], shape: tuple[int, ...]
+) -> None:
+    """ExecuTorch's quantizer leaves a padding in float, and quantizes computed weights."""
+    split = Drawn(lambda: (torch.randn(shape),))
+    prepared = []
+    for scheme in (SCHEME, QuantizationScheme(name="int8")):
+        quantizer = scheme_quantizer(create("xnnpack_cpu"), scheme)
+        assert quantizer is not None
+        module = prepare(export(network().eval(), [[*shape]]), quantizer)
+        prepared.append([node.name for node in module.graph.nodes])
+    assert prepared[0] == prepared[1]
+    assert sqnr_of_training("xnnpack_cpu", network(), split) > 25.0
 
 
 def test_the_ranges_of_a_masked_attention_are_not_trained(lowered: Callable[[str], Lowered]) -> None:

@@ -10,7 +10,7 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torchao.quantization.pt2e import ObserverBase
+from torchao.quantization.pt2e import FakeQuantizeBase, ObserverBase
 
 from lowerdeck.graph.exact_integers import is_integer
 from lowerdeck.quantization.shared_layers import LAYERS
@@ -111,7 +111,7 @@ def _floats_between_integers(
 def _observers(prepared: GraphModule) -> list[Node]:
     modules = dict(prepared.named_modules(remove_duplicate=False))
     calls = prepared.graph.find_nodes(op="call_module")
-    return [node for node in calls if isinstance(modules[str(node.target)], ObserverBase)]
+    return [node for node in calls if isinstance(modules[str(node.target)], (ObserverBase, FakeQuantizeBase))]
 
 
 def _value(module: GraphModule, node: Node) -> torch.Tensor | None:

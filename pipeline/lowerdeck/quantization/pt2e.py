@@ -130,7 +130,7 @@ def replace_parameters(prepared: torch.fx.GraphModule, values: Mapping[str, torc
         value = next((values[name] for name in names if name in values), None)
         if value is None:
             continue
-        copy = torch.nn.Parameter(value.detach().clone())
+        copy = torch.nn.Parameter(value.detach().clone(), requires_grad=value.is_floating_point())
         for name in names:
             owner, _, key = name.rpartition(".")
             prepared.get_submodule(owner).register_parameter(key, copy)

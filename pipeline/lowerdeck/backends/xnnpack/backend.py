@@ -107,10 +107,7 @@ class Xnnpack(Backend[Device, Options]):
 
     def create_quantizer(self, scheme: QuantizationScheme) -> Quantizer:
         """Create an XNNPACKQuantizer with symmetric 8-bit weights."""
-        from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
-            XNNPACKQuantizer,
-            get_symmetric_quantization_config,
-        )
+        from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import get_symmetric_quantization_config
 
         from lowerdeck.backends.xnnpack.quantizer import SparingQuantizer
 
@@ -119,8 +116,7 @@ class Xnnpack(Backend[Device, Options]):
             is_qat=scheme.is_qat,
             is_dynamic=scheme.name == "int8_dynamic",
         )
-        # Tracing the patterns draws random numbers: without it, the training that follows would draw others.
-        quantizer: Quantizer = (XNNPACKQuantizer() if scheme.is_qat else SparingQuantizer()).set_global(config)
+        quantizer: Quantizer = SparingQuantizer().set_global(config)
         return quantizer
 
     def lowering(self, program: ExportedProgram) -> Lowering:

@@ -24,7 +24,7 @@ _LAYERS = (
 
 
 class SparingQuantizer(XNNPACKQuantizer):  # type: ignore[misc]  # ExecuTorch is untyped
-    """XNNPACKQuantizer for calibration, before which prepare_pt2e folds batch norms into convolutions.
+    """XNNPACKQuantizer after prepare_pt2e, which folds batch norms into convolutions.
 
     ExecuTorch exports twelve small modules to match such patterns, which takes several seconds in every process.
     """
@@ -45,7 +45,8 @@ class SparingQuantizer(XNNPACKQuantizer):  # type: ignore[misc]  # ExecuTorch is
     def annotate(self, model: GraphModule) -> GraphModule:
         """Annotate the model as XNNPACKQuantizer does."""
         annotators = ANNOTATORS.original()
-        if not any("batch_norm" in str(node.target) for node in model.graph.nodes):
+        # Tracing the patterns draws random numbers: without it, the training that follows would draw others.
+        if not self.global_config.is_qat and not any("batch_norm" in str(node.target) for node in model.graph.nodes):
             annotators = _without_batch_norm(annotators)
         with ANNOTATORS.active(annotators):
             annotated: GraphModule = super().annotate(model)
