@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from benchmarks.in_turns import create
 from lowerdeck.contracts.backends import Backend
 from lowerdeck.contracts.errors import ConfigurationError
 from lowerdeck.contracts.quantization import ModuleRule, ObserverChoice, QuantizationScheme
@@ -235,3 +236,29 @@ def test_observers_of_weights_are_per_channel_where_weights_are(
     program = quantized("xnnpack_cpu", weight_observer=ObserverChoice(kind="min_max"))
     for found, expected in zip(weights(program), weights(lowered("xnnpack_cpu").quantized()), strict=True):
         assert torch.equal(found, expected)
+
+
+class Reshaped(nn.Module):
+    """A convolution whose weights a linear layer computes, and a reshaping of its result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.weights, self.head = nn.Linear(8, 4 * 3 * 9), nn.Linear(4 * 6 * 6, 3)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.head(F.conv2d(x, self.weights(y).view(4, 3, 3, 3)).flatten(1))
+        return scores
+
+
+@pytest.mark.parametrize("kind", ["backend_default", "histogram", "min_max", "moving_average_min_max"])
+@pytest.mark.parametrize("target", ONE_OF_EACH)
+def test_a_convolution_whose_weights_are_computed_is_quantized_with_every_observer(target: str, kind: str) -> None:
+    """A reshaping of its result, float on XNNPACK, ended in a KeyError; so did Neutron's scales per channel."""
+    generator = torch.Generator().manual_seed(1)
+    given = tuple(torch.randn(*size, generator=generator) for size in ((1, 3, 8, 8), (1, 8)))
+    scheme = QuantizationScheme(name="int8", activation_observer=ObserverChoice(kind=kind))
+    network = Reshaped().eval()
+    program = calibrated_and_converted(create(target), scheme, lambda: export(network, [[1, 3, 8, 8], [1, 8]]), [given])
+    wanted = network(*given)
+    assert (program.module(check_guards=False)(*given) - wanted).abs().max() < 0.1 * wanted.abs().max()

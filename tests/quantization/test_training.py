@@ -31,6 +31,7 @@ from lowerdeck.steps.export import export
 from lowerdeck.steps.partition import partition
 from lowerdeck.steps.quantize import quantize
 from tests.conftest import Lowered
+from tests.quantization.test_annotation import Reshaped
 from tests.quantization.test_masks import MASKS, Attention
 from tests.quantization.test_masks import SHAPE as MASKED_SHAPE
 
@@ -391,6 +392,12 @@ def test_xnnpack_is_annotated_for_training_as_for_calibration(
         prepared.append([node.name for node in module.graph.nodes])
     assert prepared[0] == prepared[1]
     assert sqnr_of_training("xnnpack_cpu", network(), split) > 25.0
+
+
+@pytest.mark.parametrize("target", ["neutron_imxrt700", "xnnpack_cpu"])
+def test_a_model_that_computes_weights_of_convolutions_is_trained(target: str) -> None:
+    """On Neutron, these have one scale a channel, for which torchao has no histogram."""
+    assert sqnr_of_training(target, Reshaped(), Drawn(lambda: (torch.randn(1, 3, 8, 8), torch.randn(1, 8)))) > 20.0
 
 
 def test_the_ranges_of_a_masked_attention_are_not_trained(lowered: Callable[[str], Lowered]) -> None:

@@ -62,7 +62,8 @@ PER_TENSOR_ONLY = ("histogram",)
 def observed_by(spec: QuantizationSpec, choice: ObserverChoice) -> QuantizationSpec:
     """`spec` with the observer of `choice` instead of the backend's.
 
-    The smallest scale (`eps`) stays the backend's; `refine_small_steps` lowers it where a range needs that.
+    The smallest scale (`eps`) stays the backend's; `refine_small_steps` lowers it where a range needs that. So does the
+    observer where torchao has none of the choice per channel, as Neutron quantizes weights that the model computes.
     """
     import dataclasses
 
@@ -78,5 +79,7 @@ def observed_by(spec: QuantizationSpec, choice: ObserverChoice) -> QuantizationS
     }
     partial = getattr(spec.observer_or_fake_quant_ctr, "p", None)
     eps = {name: value for name, value in (partial.keywords if partial else {}).items() if name == "eps"}
+    if (choice.kind, per_channel) not in classes:  # not of a constant, which compose refuses
+        return spec
     chosen = classes[choice.kind, per_channel].with_args(**eps, **choice.options)
     return dataclasses.replace(spec, observer_or_fake_quant_ctr=chosen)

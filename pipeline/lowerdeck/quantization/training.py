@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves
-from torchao.quantization.pt2e import HistogramObserver
+from torchao.quantization.pt2e import HistogramObserver, PerChannelMinMaxObserver
 from torchao.quantization.pt2e.fake_quantize import FakeQuantizeBase
 
 from lowerdeck.compat.terminal import progress_bar
@@ -152,20 +152,18 @@ def _find_ranges(prepared: GraphModule, inputs: Iterable[tuple[torch.Tensor, ...
     The quantizers' own observers average the smallest and largest value of each batch. With batches of one sample,
     such average ranges would clip about half of the samples.
     """
-    histograms: dict[FakeQuantizeBase, Any] = {}
+    observers: dict[FakeQuantizeBase, Any] = {}
     fake_quantizers, weights = _fake_quantizers(prepared)
     for fake_quantizer in (*fake_quantizers, *weights):
         fake_quantizer.disable_fake_quant()
         fake_quantizer.disable_observer()
     for fake_quantizer in fake_quantizers:
-        inner = fake_quantizer.activation_post_process
-        limits = {"quant_min": inner.quant_min, "quant_max": inner.quant_max, "eps": float(inner.eps)}
-        histograms[fake_quantizer] = HistogramObserver(dtype=inner.dtype, qscheme=inner.qscheme, **limits)
+        observers[fake_quantizer] = _range_observer(fake_quantizer)
 
     def observe(fake_quantizer: Any, arguments: tuple[torch.Tensor, ...]) -> None:
         if not bool(arguments[0].isfinite().all()):  # weights that are finite, and too large for the next layer
             raise LowerdeckError(_DIVERGED)
-        histograms[fake_quantizer](arguments[0])
+        observers[fake_quantizer](arguments[0])
 
     hooks = [fake_quantizer.register_forward_pre_hook(observe) for fake_quantizer in fake_quantizers]
     with torch.no_grad():
@@ -173,20 +171,29 @@ def _find_ranges(prepared: GraphModule, inputs: Iterable[tuple[torch.Tensor, ...
             prepared(*sample)
         for hook in hooks:
             hook.remove()
-        for fake_quantizer, histogram in histograms.items():
-            _fix_range(fake_quantizer, *histogram.calculate_qparams())
+        for fake_quantizer, observer in observers.items():
+            _fix_range(fake_quantizer, *observer.calculate_qparams())
     for fake_quantizer in (*fake_quantizers, *weights):
         fake_quantizer.enable_fake_quant()
     for fake_quantizer in weights:
         fake_quantizer.enable_observer()
 
 
+def _range_observer(fake_quantizer: Any) -> Any:
+    inner = fake_quantizer.activation_post_process
+    limits = {"quant_min": inner.quant_min, "quant_max": inner.quant_max, "eps": float(inner.eps)}
+    if fake_quantizer.is_per_channel:  # weights that the model computes
+        return PerChannelMinMaxObserver(ch_axis=inner.ch_axis, dtype=inner.dtype, qscheme=inner.qscheme, **limits)
+    return HistogramObserver(dtype=inner.dtype, qscheme=inner.qscheme, **limits)
+
+
 def _fix_range(fake_quantizer: Any, scale: torch.Tensor, zero_point: torch.Tensor) -> None:
     """Set the observer of `fake_quantizer` to the range of these steps."""
-    inner = fake_quantizer.activation_post_process
-    inner.min_val = (scale * (inner.quant_min - zero_point)).reshape(()).to(torch.float32)
-    inner.max_val = (scale * (inner.quant_max - zero_point)).reshape(()).to(torch.float32)
-    fake_quantizer.scale, fake_quantizer.zero_point = (value.reshape(-1) for value in inner.calculate_qparams())
+    inner, shape = fake_quantizer.activation_post_process, (-1,) if fake_quantizer.is_per_channel else ()
+    inner.min_val = (scale * (inner.quant_min - zero_point)).reshape(shape).to(torch.float32)
+    inner.max_val = (scale * (inner.quant_max - zero_point)).reshape(shape).to(torch.float32)
+    scale, zero_point = inner.calculate_qparams()
+    fake_quantizer.scale, fake_quantizer.zero_point = scale.reshape(-1), zero_point.reshape(-1).to(torch.int32)
 
 
 def _train_epoch(

@@ -12,6 +12,7 @@ from torchao.quantization.pt2e.quantizer import QuantizationAnnotation, SharedQu
 from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
 
 from lowerdeck.compat.xnnpack import ANNOTATORS
+from lowerdeck.quantization.fallback import activation_spec, unshare_with_float
 
 if TYPE_CHECKING:
     from torch.fx import GraphModule, Node
@@ -61,6 +62,8 @@ class SparingQuantizer(XNNPACKQuantizer):  # type: ignore[misc]  # ExecuTorch is
                     input_qspec_map={node.args[0]: shared}, output_qspec=shared, _annotated=True
                 )
                 propagate_annotation(annotated)  # to what shares the quantization of this result
+        for node in [node for node in annotated.graph.nodes if Q_ANNOTATION_KEY in node.meta]:
+            unshare_with_float(node, activation_spec(node))  # a layer with computed weights, which is float now
         return annotated
 
 
