@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from lowerdeck.compat.fast_graph_passes import fast_graph_passes
 from lowerdeck.contracts.errors import LowerdeckError
@@ -98,12 +99,23 @@ def _chosen_layers(model: nn.Module, scheme: QuantizationScheme) -> dict[str, nn
     classes = {path: f"{type(module).__module__}.{type(module).__qualname__}" for path, module in model.named_modules()}
     for rule in scheme.rules:
         check_modules_known(classes, "quantization.keep_float (or a rule with float32)", rule.modules, rule.types)
-    layers = {path: module for path, module in model.named_modules() if isinstance(module, nn.Linear)}
+    # The output of an attention reads its weights itself, and PyTorch gives it this class so that none replaces them.
+    layers = {
+        path: module
+        for path, module in model.named_modules()
+        if isinstance(module, nn.Linear) and not isinstance(module, NonDynamicallyQuantizableLinear)
+    }
     chosen = {
         path: layer
         for path, layer in layers.items()
         if not any(matches(with_outer_modules(path, classes), rule.modules, rule.types) for rule in scheme.rules)
     }
+    if computed := [path for path, layer in chosen.items() if "weight" not in dict(layer.named_parameters())]:
+        raise LowerdeckError(
+            f"the weights of {', '.join(computed)} are computed from other parameters (e.g. by weight_norm), and "
+            f"{scheme.name} quantizes weights that a layer stores; name these layers in quantization.keep_float, or "
+            "remove the parametrization in the model's factory"
+        )
     if not chosen:
         raise LowerdeckError(
             f"{type(model).__name__} has no linear layer to quantize, and {scheme.name} quantizes nothing else; "
