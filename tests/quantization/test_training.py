@@ -315,7 +315,8 @@ class Rows(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         scores = self.head(self.table((tokens.float() / 2).floor().long() + 1).mean(1))
-        return (scores.double() * 2.5 + 1.0).float()
+        result: torch.Tensor = (scores.double() * 2.5 + 1.0).float()
+        return result
 
 
 class Drawn(Stripes):
