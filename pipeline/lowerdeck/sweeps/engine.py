@@ -75,9 +75,14 @@ def prepare(project: Path, typed: Sequence[str], store: str | None) -> Prepared:
     try:
         return _prepare_points(project, folder, given)
     except LowerdeckError:
-        if not folder.journal.exists():  # `--resume` would take it for the newest sweep
-            shutil.rmtree(folder.path, ignore_errors=True)
+        _forget_unless_begun(folder)
         raise
+
+
+def _forget_unless_begun(folder: Folder) -> None:
+    """Remove a sweep that was refused, which `--resume` would take for the newest one."""
+    if not folder.journal.exists():
+        shutil.rmtree(folder.path, ignore_errors=True)
 
 
 def resume(project: Path, sweep_id: str, typed: Sequence[str]) -> Prepared:
@@ -112,14 +117,18 @@ def run(prepared: Prepared, project: Path, session: str) -> list[PointRecord]:
     try:
         with _exclusive(prepared.folder), _recording_in_background(shared_for(task.project, task.folder)):
             hydra_multirun.multirun(prepared.folder.hydra, task, prepared.given)
+    except hydra_multirun.RejectedError:
+        _forget_unless_begun(prepared.folder)
+        raise
     except ValueError:
         # Optuna's sweeper raises this when no trial succeeded; the checks below report why.
         if not prepared.sweep.searches or search.has_metrics(prepared.sweep, prepared.folder.records(), session):
             raise
     finally:
         records = [record for record in prepared.folder.records() if record.session == session]
-        with suppress(OSError):  # a full disk was already reported
-            write_json(prepared.folder.summary, summarize(prepared, records, session))
+        if prepared.folder.path.exists():
+            with suppress(OSError):  # a full disk was already reported
+                write_json(prepared.folder.summary, summarize(prepared, records, session))
     # Optuna's sweeper treats any error in a point as a failed trial.
     broken = [event for event in prepared.folder.events() if event["event"] == BROKEN and event["session"] == session]
     if broken:

@@ -107,6 +107,10 @@ def runs_in_process(given: Sequence[str]) -> bool:
     return not chosen or chosen[-1] in ("basic", "joblib", "submitit_local")
 
 
+class RejectedError(LowerdeckError):
+    """Hydra rejects a sweep."""
+
+
 def multirun(folder: Path, task: Callable[[Any], Any], given: Sequence[str]) -> None:
     """Run `task` for every point that Hydra's sweeper proposes.
 
@@ -116,7 +120,8 @@ def multirun(folder: Path, task: Callable[[Any], Any], given: Sequence[str]) -> 
         given: Overrides in the form of `arguments.to_hydra_overrides`.
 
     Raises:
-        LowerdeckError: Hydra rejects the sweep, e.g. because its launcher is not installed; or a task raised it.
+        RejectedError: Hydra rejects the sweep, e.g. because its launcher is not installed.
+        LowerdeckError: a task raised it.
     """
     from hydra._internal.hydra import Hydra
     from hydra._internal.utils import create_config_search_path
@@ -141,7 +146,7 @@ def multirun(folder: Path, task: Callable[[Any], Any], given: Sequence[str]) -> 
         with _quiet(), VALIDATE_BATCH.active(lambda sweeper, batch: None):
             hydra.multirun("config", task, [*own, *given], with_log_configuration=False)
     except HydraException as error:
-        raise LowerdeckError(f"Hydra rejects this sweep: {' '.join(str(error.__cause__ or error).split())}") from error
+        raise RejectedError(f"Hydra rejects this sweep: {' '.join(str(error.__cause__ or error).split())}") from error
     except (RuntimeError, ConnectionError) as error:
         # Stages run in separate processes, so the error is that of a launcher, e.g. without a cluster, or of a worker.
         raise LowerdeckError(
