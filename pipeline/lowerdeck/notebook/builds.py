@@ -126,9 +126,9 @@ def build(*overrides: str, workspace: Path | str = ".") -> Build:
     Raises:
         LowerdeckError: the configuration is invalid, or a stage failed.
     """
-    from lowerdeck.notebook.sweeps import sweep
+    from lowerdeck.notebook.sweeps import swept
 
-    (point,) = sweep(*overrides, workspace=workspace, _is_one=True).builds
+    (point,) = swept(overrides, workspace, is_one=True).builds
     return point
 
 

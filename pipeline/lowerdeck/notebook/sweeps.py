@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,7 +39,7 @@ class Sweep:
         return self.page()._repr_html_()
 
 
-def sweep(*overrides: str, workspace: Path | str = ".", _is_one: bool = False) -> Sweep:
+def sweep(*overrides: str, workspace: Path | str = ".") -> Sweep:
     """Build all points of `overrides`, sharing every stage whose inputs are the same.
 
     Args:
@@ -49,12 +50,17 @@ def sweep(*overrides: str, workspace: Path | str = ".", _is_one: bool = False) -
         LowerdeckError: an override is invalid for every point, no point can be built, a point failed, or builds are not
             recorded (`tracking: none`).
     """
+    return swept(overrides, workspace)
+
+
+def swept(overrides: Sequence[str], workspace: Path | str, *, is_one: bool = False) -> Sweep:
+    """See `sweep`; with `is_one`, several points are an error before any is built."""
     from lowerdeck.cli.compare import compared
     from lowerdeck.sweeps import engine
 
     with in_workspace(workspace):
         prepared = engine.prepare(Path.cwd(), overrides, None)
-        if _is_one and (prepared.points is None or len(prepared.points) != 1):
+        if is_one and (prepared.points is None or len(prepared.points) != 1):
             shutil.rmtree(prepared.folder.path)  # nothing was built in it
             raise LowerdeckError(f"{' '.join(overrides)} names several builds; use lowerdeck.sweep")
         records = engine.run(prepared, Path.cwd(), uuid.uuid4().hex[:8])
