@@ -308,6 +308,7 @@ def test_plugins_open_modules_of_the_user(
     monkeypatch.syspath_prepend(tmp_path)
     model = {"options": {"factory": "my_own_nets:Net", "kwargs": {"width": 8}}, "weights": None}
     assert "plugins: [my_own_nets]" in refusal(overrides={"model": model})
+    assert "  task.source is my_own.task, but" in refusal(**override("task.source", "my_own.task"))
     config = composed(plugins=["my_own_nets"], overrides={"model": model})
     assert config.build.plugins == ["my_own_nets"]
     before = config.model.fingerprint

@@ -47,7 +47,8 @@ class Problem:
     """Whether the value is wrong whatever else is chosen, e.g. of the wrong type."""
 
     def __str__(self) -> str:
-        lines = [f"{self.key}: {self.message}"]
+        names_key = self.message.startswith((f"{self.key}: ", f"{self.key} "))
+        lines = [self.message if names_key else f"{self.key}: {self.message}"]
         if self.received is not _UNSET:
             lines.append(f"    received: {_format_value(self.received)}")
         if self.allowed:
