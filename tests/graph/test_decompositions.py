@@ -30,6 +30,7 @@ FUNCTIONS: dict[str, _Function] = {
     "addmm with a row": lambda y, w: torch.addmm(w[:1], y[0, 0], w),
     "addmm with a number": lambda y, w: torch.addmm(w[0, :1], y[0, 0], w),
     "addmm of what is computed": lambda y, w: torch.addmm(y[0, 0], y[0, 1], y[0, 2], alpha=0.5),
+    "addmm with nothing of what is no number": lambda y, w: torch.addmm(w[0] * torch.nan, y[0, 0], w, beta=0),
     "local_response_norm": lambda y, w: F.local_response_norm(y, 2),
     "local_response_norm of vectors": lambda y, w: F.local_response_norm(y[:, :, 0], 3),
     "pooling of channels": lambda y, w: F.avg_pool3d(y[None], (3, 1, 1), 1),

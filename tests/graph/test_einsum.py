@@ -21,6 +21,7 @@ EQUATIONS = {
     "trace": "bii->b",
     "three": "bid,bjd,bjk->bik",
     "sum": "bid->d",
+    "repeated": "bid,bjd->bij",
     "implicit": "bid,bjd",
 }
 
@@ -32,7 +33,13 @@ class Multiplied(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         square = x @ x.transpose(1, 2)
-        given = {"outer": (x[:, 0], x[:, 1]), "trace": (square,), "three": (x, x, x), "sum": (x,)}
+        given = {
+            "outer": (x[:, 0], x[:, 1]),
+            "trace": (square,),
+            "three": (x, x, x),
+            "sum": (x,),
+            "repeated": (x[..., :1], x),
+        }
         return torch.einsum(EQUATIONS[self.equation], *given.get(self.equation, (x, x.flip(1))))
 
 
@@ -42,6 +49,18 @@ def test_the_products_are_the_same(equation: str) -> None:
     program = export(network, [SHAPE])
     assert "aten.einsum.default" not in {str(node.target) for node in program.graph.nodes}
     torch.testing.assert_close(program.module()(values), network(values))
+
+
+def test_an_order_that_opt_einsum_found_is_no_hindrance() -> None:
+    """torch.einsum passes it to the operator wherever that package is installed, as it is with JAX."""
+
+    class Ordered(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            result: torch.Tensor = torch.ops.aten.einsum("bid,bjd,bjk->bik", [x, x, x], path=[0, 1, 0, 1])
+            return result
+
+    values = torch.randn(SHAPE)
+    torch.testing.assert_close(export(Ordered(), [SHAPE]).module()(values), Ordered()(values))
 
 
 def test_varying_sizes_stay() -> None:

@@ -27,6 +27,7 @@ FUNCTIONS: dict[str, _Function] = {
     "indices of ties": lambda y, keep: torch.where(keep, y.relu(), -1e9).max(1)[1],
     "argmin of ties": lambda y, keep: y.clamp(max=-5).masked_fill(~keep, torch.inf).argmin(1),
     "argmin of equal numbers": lambda y, keep: (0 * y + 1e6).masked_fill(~keep, torch.inf).argmin(1),
+    "counts": lambda y, keep: torch.where(~keep, -torch.inf, (y * 9).long()).max(1)[0],
     "amin": lambda y, keep: y.masked_fill(~keep, torch.inf).amin(1),
 }
 
@@ -57,7 +58,9 @@ def test_the_results_are_those_of_pytorch(name: str) -> None:
     assert "inf" not in str(program.graph)
     for x, keep in samples(6):
         for each in (keep, keep.flip(1)):
-            assert torch.equal(program.module()(x, each), network(x, each))
+            result, wanted = program.module()(x, each), network(x, each)
+            assert result.dtype == wanted.dtype
+            assert torch.equal(result, wanted)
 
 
 def test_a_maximum_of_two_tensors_keeps_its_number() -> None:

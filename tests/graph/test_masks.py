@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
@@ -112,6 +114,27 @@ def test_a_temperature_is_no_mask() -> None:
 
     for sample in samples():
         torch.testing.assert_close(export(Nearest(), [SHAPE]).module()(*sample), Nearest()(*sample))
+
+
+BIAS, TEMPERATURE = torch.tensor([-5e4, -2e4, -3e4, -1e4]), torch.tensor(-5e4)
+NO_MASKS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "temperature": lambda x: x.abs() * 1e-4 * TEMPERATURE,
+    "bias": lambda x: x[..., :4] * 1e4 + BIAS,
+    "inverse distances": lambda x: (1 / (x[:, :, None] - x[:, None]).abs().sum(-1)).masked_fill(
+        torch.eye(8, dtype=torch.bool), -torch.inf
+    ),
+    "weight of a number": lambda x: torch.add(x @ x.mT, torch.full((8, 8), -1e9).triu(1), alpha=1e-9),
+}
+
+
+@pytest.mark.parametrize("name", NO_MASKS)
+def test_numbers_that_are_no_masks_and_scores_that_are_no_numbers_have_their_weights(name: str) -> None:
+    class Weighted(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return NO_MASKS[name](x).softmax(-1)
+
+    for sample in samples():
+        torch.testing.assert_close(export(Weighted(), [SHAPE]).module()(*sample), Weighted()(*sample))
 
 
 def test_writes_beside_a_mask_stay() -> None:

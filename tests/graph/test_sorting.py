@@ -24,6 +24,7 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], Any]] = {
     "median": lambda y: y.median(),
     "median of a dimension": lambda y: tuple(y.median(2, keepdim=True)),
     "values of the median": lambda y: y[..., :4].median(-1)[0],
+    "of single numbers": lambda y: (y.sum().median(0)[0], y.sum().argsort(), torch.kthvalue(y.sum(), 1)[0]),
     "kthvalue": lambda y: tuple(torch.kthvalue(y, 2, 1)),
     "bucketize": lambda y: torch.bucketize(y, BOUNDARIES),
     "bucketize to the right": lambda y: torch.bucketize(y.round(), BOUNDARIES, right=True, out_int32=True),

@@ -276,6 +276,21 @@ def test_other_operators_in_place_stay_as_the_model_has_them() -> None:
     assert "aten.slice_scatter.default" not in called
 
 
+@pytest.mark.parametrize("write", ["pow_", "float_power_", "ldexp_", "mul_"])
+def test_numbers_that_an_input_is_raised_to_in_place_stay_numbers(write: str) -> None:
+    """The operator of the same overload has other arguments, `aten.pow.Scalar` a number and a tensor."""
+
+    class Raised(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            getattr(x, write)(torch.tensor(2) if write == "ldexp_" else 2)
+            return x + 1
+
+    dtype = torch.float64 if write == "float_power_" else torch.float32
+    x = torch.randn(2, 3, dtype=dtype)
+    program = export(Raised(), [[2, 3]], input_dtypes=[str(dtype).removeprefix("torch.")]).module()
+    torch.testing.assert_close(program(x.clone()), Raised()(x.clone()))
+
+
 def test_evaluation_starts_every_sample_with_the_initial_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +17,9 @@ _OF_IMAGES = (
     *("conv2d", "conv_transpose2d", "avg_pool2d", "max_pool2d", "adaptive_avg_pool2d", "max_pool2d_with_indices"),
 )
 
+_OF_METADATA = ("__get__", "__set__", "dim", "numel", "size", "storage_offset", "stride")
+"""What torch.export, too, asks of every tensor once it has been traced."""
+
 
 class ChannelsLast(TorchFunctionMode):
     """While it is active, a model may do with channels-last memory what it does with contiguous memory.
@@ -29,10 +32,8 @@ class ChannelsLast(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []
-        """Images, and what became copies of them."""
-        self._stale: list[torch.Tensor] = []
-        """Images that lack what the model has written into a copy."""
+        self._copies: list[tuple[torch.Tensor, torch.Tensor, tuple[int, int]]] = []
+        """Images, what became copies of them, and the versions of both, which change with every write."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -45,23 +46,40 @@ class ChannelsLast(TorchFunctionMode):
         tensors = (
             [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)] if self._copies else []
         )
-        if any(_share_memory(each, image) for image in self._stale for each in tensors):
-            raise LowerdeckError(
-                "the model reads an image x, and has written into x.view(...), x.reshape(...) or x.flatten(...): of "
-                "channels-last memory that is a copy. Write into a slice of x itself, or set "
-                "model.memory_format: contiguous"
-            )
-        if tensors and _writes(func):
-            self._stale += [image for image, copy in self._copies if _share_memory(tensors[0], copy)]
+        if getattr(func, "__name__", "") not in _OF_METADATA:
+            self.check(tensors)
         if getattr(func, "__name__", "") in _OF_IMAGES and args and _is_contiguous_image(args[0]):
             # Not `contiguous`, which leaves one channel as it is.
             copy = args[0].clone if args[0].shape[1] == 1 else args[0].contiguous
             return func(copy(memory_format=torch.channels_last), *args[1:], **(kwargs or {}))
         if _needs_copy(func, args, kwargs or {}):
             copy = func(args[0].contiguous(), *args[1:], **(kwargs or {}))
-            self._copies.append((args[0], copy))
+            self._copies.append((args[0], copy, (args[0]._version, copy._version)))
             return copy
         return func(*args, **(kwargs or {}))
+
+    def check_returned(self, _: torch.nn.Module, __: Any, returned: Any) -> None:
+        """Check what the model returns, as a forward hook."""
+        with torch._C.DisableTorchFunction():
+            self.check(returned)
+
+    def check(self, read: Any) -> None:
+        """Raise LowerdeckError where one of the tensors in `read` lacks what the model has written into another."""
+        tensors = [each for each in tree_leaves(read) if isinstance(each, torch.Tensor)]
+        if any(_share_memory(each, stale) for stale in self._stale() for each in tensors):
+            raise LowerdeckError(
+                "the model reads an image x, and has written into x.view(...), x.reshape(...) or x.flatten(...), or "
+                "vice versa: of channels-last memory that is a copy. Write into a slice of x itself, or set "
+                "model.memory_format: contiguous"
+            )
+
+    def _stale(self) -> Iterator[torch.Tensor]:
+        """What lacks what the model has written into the other of an image and its copy."""
+        for image, copy, (of_image, of_copy) in self._copies:
+            if copy._version != of_copy:
+                yield image
+            if image._version != of_image:
+                yield copy
 
 
 def _is_contiguous_image(x: Any) -> bool:
@@ -116,11 +134,6 @@ def _has_view(x: torch.Tensor, *shape: Any) -> bool:
         except (RuntimeError, ValueError):
             return False
     return True
-
-
-def _writes(func: Any) -> bool:
-    name = getattr(func, "__name__", "")
-    return name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
 
 
 def _share_memory(one: torch.Tensor, other: torch.Tensor) -> bool:

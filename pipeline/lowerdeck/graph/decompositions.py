@@ -121,6 +121,8 @@ def _addmv(x: _Tensor, matrix: _Tensor, vector: _Tensor, *, beta: float = 1, alp
 
 
 def _weighted(x: _Tensor, weight: float) -> _Tensor:
+    if weight == 0:
+        return torch.zeros_like(x)  # also of NaN
     return x if weight == 1 else x * weight
 
 

@@ -26,7 +26,8 @@ def einsum_as_products(program: ExportedProgram) -> None:
         if not all(isinstance(size, int) for operand in operands for size in operand.meta["val"].shape):
             continue
         orders = _orders(equation)
-        if orders is None:
+        if orders is None or _is_repeated(operands, *orders):
+            node.kwargs = {}  # opt_einsum's order of products, which torch.einsum finds itself
             replace_by(node, torch.einsum)
         else:
             _multiply(node, operands, *orders)
@@ -52,6 +53,11 @@ def _orders(equation: str) -> tuple[list[int], list[int], list[int]] | None:
         [text.index(label) for label in labels] for text, labels in zip((left, right), wanted, strict=True)
     )
     return first, second, [product.index(label) for label in result]
+
+
+def _is_repeated(operands: list[Node], left: list[int], right: list[int], _: list[int]) -> bool:
+    """Whether what is summed has a single element in one operand, and several in the other."""
+    return bool(operands[0].meta["val"].shape[left[-1]] != operands[1].meta["val"].shape[right[-2]])
 
 
 def _multiply(node: Node, operands: list[Node], left: list[int], right: list[int], result: list[int]) -> None:

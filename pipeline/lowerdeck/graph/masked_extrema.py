@@ -59,7 +59,8 @@ def fill_with_extrema(program: ExportedProgram) -> None:
     """
     for node in list(program.graph.nodes):
         if node.target in _FILLED and (extrema := _replacing(node, node.args[_FILLED[node.target].number])):
-            replace_by(node, _filled_with(extrema, _FILLED[node.target], _reads_indices(node)))
+            dtype = node.meta["val"].dtype
+            replace_by(node, _filled_with(extrema, _FILLED[node.target], _reads_indices(node), dtype))
 
 
 def _replacing(node: Node, number: Any) -> tuple[_Extremum, _Extremum] | None:
@@ -84,10 +85,11 @@ def _reads_indices(node: Node) -> bool:
 
 
 def _filled_with(
-    extrema: tuple[_Extremum, _Extremum], places: _Filled, reads_indices: bool
+    extrema: tuple[_Extremum, _Extremum], places: _Filled, reads_indices: bool, dtype: torch.dtype
 ) -> Callable[..., torch.Tensor]:
     def filled(*arguments: Any) -> torch.Tensor:
         values, mask = arguments[places.values], arguments[places.mask]
+        values = values if values.dtype == dtype else values.to(dtype)  # integers beside an infinite number
         is_mask_of_values = places.values == places.mask + 1
         # What is left out may be NaN or infinite; 0 is in every range of 8 bits.
         left = torch.where(mask, values, 0.0) if is_mask_of_values else values.masked_fill(mask, 0.0)

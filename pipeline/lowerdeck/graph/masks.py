@@ -26,6 +26,11 @@ _aten = torch.ops.aten
 _NO_FACTOR = -1e30
 """A product with less is a mask, because factors other than 0 and 1 would be infinite; -1e5 may be a temperature."""
 _SOFTMAX = (_aten.softmax.int, _aten._softmax.default)
+_MAY_BE_INFINITE = (
+    *(_aten.reciprocal, _aten.div, _aten.log, _aten.log2, _aten.log10, _aten.log1p, _aten.pow, _aten.rsqrt),
+    *(_aten.exp, _aten.exp2, _aten.expm1),
+)
+"""Operators that models mask because of what they make of some places, such as distances of 0."""
 
 
 def bound_masks(program: ExportedProgram) -> None:
@@ -42,7 +47,7 @@ def bound_masks(program: ExportedProgram) -> None:
         most = _NO_FACTOR if packet_of(node) is _aten.mul else MASKED
         for position in OPERANDS.get(packet_of(node), ()):
             value = node.args[position] if position < len(node.args) else None
-            if isinstance(value, (int, float)) and value <= most:
+            if isinstance(value, (int, float)) and value <= most and "alpha" not in node.kwargs:
                 node.update_arg(position, MASKED)
                 is_changed = True
                 if node.target == _aten.masked_fill.Scalar and node.args[1] in values:
@@ -157,8 +162,11 @@ def _computed(node: Node, constants: Mapping[Node, Callable[[], Any]]) -> Any:
 def _bound_constant(program: ExportedProgram, node: Node, values: Mapping[Node, Callable[[], Any]]) -> bool:
     """Replace a mask that the model stores, or computes from what it stores, by one that it stores."""
     value = values[node]()
-    if not value.is_floating_point() or not bool((value <= MASKED).any()):
+    is_factor = any(packet_of(user) is _aten.mul or "alpha" in user.kwargs for user in node.users)
+    if not value.is_floating_point() or not bool((value <= (_NO_FACTOR if is_factor else MASKED)).any()):
         return False
+    if bool((value <= MASKED).all()) and bool((value != value.flatten()[0]).any()):
+        return False  # it leaves nothing, but says what is more likely
     node.replace_all_uses_with(stored_constant(program, f"mask_{node.name}", value.clamp(min=MASKED).contiguous()))
     return True
 
@@ -166,11 +174,12 @@ def _bound_constant(program: ExportedProgram, node: Node, values: Mapping[Node, 
 def _add_mask(program: ExportedProgram, node: Node, values: Mapping[Node, Callable[[], Any]]) -> None:
     """Add a mask that is the same for all inputs, which all backends do, in place of filling its places.
 
-    One that leaves a row nothing stays: what is added to all of a row does not make them equal.
+    One that leaves a row nothing stays: what is added to all of a row does not make them equal. So does one of scores
+    that may be infinite: what is added does not change these.
     """
     arguments: Any = node.args
     scores, mask = arguments[:2]
-    if _leaves_nothing_somewhere(values[mask](), node):
+    if _leaves_nothing_somewhere(values[mask](), node) or _may_be_infinite(scores):
         return
     added = torch.zeros(values[mask]().shape).masked_fill(values[mask](), MASKED)
     constant = stored_constant(program, f"added_{node.name}", added.to(scores.meta["val"].dtype))
@@ -178,6 +187,14 @@ def _add_mask(program: ExportedProgram, node: Node, values: Mapping[Node, Callab
         made = program.graph.call_function(_aten.add.Tensor, (scores, constant))
     made.meta = dict(node.meta)
     node.replace_all_uses_with(made)
+
+
+def _may_be_infinite(scores: Node) -> bool:
+    """Whether they are what an operator returned that makes infinity of some numbers, scaled or ordered otherwise."""
+    while packet_of(scores) in (*HANDING_ON, _aten.neg, _aten.mul) and isinstance(scores.args[0], torch.fx.Node):
+        scores = scores.args[0]
+    divisor = scores.args[1] if packet_of(scores) is _aten.div else scores
+    return packet_of(scores) in _MAY_BE_INFINITE and isinstance(divisor, torch.fx.Node)
 
 
 def _leaves_nothing_somewhere(mask: torch.Tensor, filled: Node) -> bool:

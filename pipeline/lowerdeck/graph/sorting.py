@@ -49,8 +49,7 @@ def _needs_stable_indices(node: Node) -> bool:
 
 
 def _sort(node: Node, x: Node, dim: int = -1, descending: bool = False, **_: Any) -> None:
-    shape = x.meta["val"].shape
-    options = shape[dim] if shape else 1, dim, descending
+    options = _size(x.meta["val"], dim), dim, descending
     if x.meta["val"].dtype == torch.bool:
         _sort_booleans(node, x, *options)
     else:
@@ -73,13 +72,15 @@ def _choose(node: Node, x: Node, *args: Any, **kwargs: Any) -> None:
     """Replace the results of `node`, a value and its index, by the last of the k smallest."""
     names = ("dim", "keepdim") if node.target is _aten.median.dim else ("k", "dim", "keepdim")
     given = {"dim": -1, "keepdim": False} | dict(zip(names, args, strict=False)) | kwargs
-    size = x.meta["val"].shape[given["dim"]]
+    size = _size(x.meta["val"], given["dim"])
     k, dim = given.get("k", (size + 1) // 2), given["dim"]
     with node.graph.inserting_before(node):
         smallest = called(node, _aten.topk.default, x, k, dim, False)
         for user in list(node.users):
             found = called(node, operator.getitem, smallest, user.args[1])
-            if given["keepdim"]:
+            if not x.meta["val"].ndim:
+                chosen = found
+            elif given["keepdim"]:
                 chosen = called(node, _aten.slice.Tensor, found, dim, k - 1, k)
             else:
                 chosen = called(node, _aten.select.int, found, dim, k - 1)
@@ -89,11 +90,15 @@ def _choose(node: Node, x: Node, *args: Any, **kwargs: Any) -> None:
 
 
 def _argsort(x: _Tensor, dim: int = -1, descending: bool = False) -> _Tensor:
-    return torch.topk(_numbers(x), x.shape[dim], dim, descending)[1]
+    return torch.topk(_numbers(x), _size(x, dim), dim, descending)[1]
 
 
 def _msort(x: _Tensor) -> _Tensor:
-    return torch.topk(_numbers(x), x.shape[0], 0, largest=False)[0].to(x.dtype)
+    return torch.topk(_numbers(x), _size(x, 0), 0, largest=False)[0].to(x.dtype)
+
+
+def _size(x: _Tensor, dim: int) -> int:
+    return x.shape[dim] if x.ndim else 1
 
 
 def _numbers(x: _Tensor) -> _Tensor:

@@ -82,7 +82,14 @@ def _functional(target: Any) -> Any:
     """The operator that makes a new tensor of what an in-place one writes, e.g. aten.mul.Tensor; None without one."""
     namespace, _, name = target._schema.name.partition("::")
     packet = getattr(getattr(torch.ops, namespace), name.removesuffix("_"), None)
-    return getattr(packet, target._overloadname, None) if name.endswith("_") else None
+    names = packet.overloads() if packet is not None and name.endswith("_") else ()
+    overloads = (getattr(packet, each) for each in names)
+    return next((each for each in overloads if _takes(each) == _takes(target)), None)
+
+
+def _takes(overload: Any) -> list[tuple[str, str]]:
+    """Names and types of its arguments: `aten.pow_.Scalar` raises a tensor to a number, `aten.pow.Scalar` a number."""
+    return [(each.name, str(each.type)) for each in overload._schema.arguments]
 
 
 def store_initial_state(program: ExportedProgram) -> None:

@@ -54,8 +54,13 @@ def trace(
             ExecuTorch does not have; the message has the reason, and what to change.
         Exception: whatever torch.export, or the model's own code, raises.
     """
-    with ChannelsLast() if memory_format == "channels_last" else nullcontext(), RecurrentAsLinear():
-        traced = outputs.traced(model, inputs, dynamic_shapes)
+    with ChannelsLast() if memory_format == "channels_last" else nullcontext() as mode, RecurrentAsLinear():
+        hook = None if mode is None else model.register_forward_hook(mode.check_returned)
+        try:
+            traced = outputs.traced(model, inputs, dynamic_shapes)
+        finally:
+            if hook is not None:
+                hook.remove()
     check_outputs(traced, type(model).__name__)
     check_operators(traced)
     check_not_random(traced)
