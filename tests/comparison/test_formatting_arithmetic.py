@@ -58,11 +58,17 @@ def test_units(metric: str, expected: str) -> None:
         ("latency_ms", 1234.5678, "1,234.568", "+1,234.568"),
         ("quantized_sqnr_db", -3.25, "-3.2", "-3.2"),
         ("program_bytes", 1234567.0, "1,234,567", "+1,234,567"),
-        ("total_cycles", 2.6, "3", "+3"),
+        ("total_cycles", 26.6, "27", "+27"),
+        ("partitions", 0.5, "0.5", "+0.5"),  # a mean, which was shown as none
+        ("partitions", -0.04, "-0.04", "-0.04"),
         ("whatever", 3.0, "3", "+3"),
         ("whatever", 0.5, "0.500", "+0.500"),
         ("whatever", -1234.5678, "-1,234.568", "-1,234.568"),
         ("delegated_cosine", 0.99979, "0.99979", "+0.99979"),
+        ("delegated_cosine", 0.99999, "0.99999", "+0.99999"),
+        ("delegated_cosine", 0.9999961, "0.9999961", "+0.9999961"),  # was 1.000
+        ("delegated_cosine", -0.9999961, "-0.9999961", "-0.9999961"),
+        ("delegated_cosine", 1.0, "1", "+1"),
         ("delegated_mae", 0.000123456, "0.000123", "+0.000123"),
         ("delegated_mae", 0.01, "0.010", "+0.010"),
         ("delegated_mae", 0.0, "0", "+0"),

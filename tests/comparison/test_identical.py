@@ -61,3 +61,19 @@ def test_exports_carry_recommendation_and_configurations() -> None:
     assert "### Sweep \\<x\\>: which build to ship" in text
     assert "- **x**: ship `d`" in text
     assert "| b = a |" in text
+
+
+def test_each_target_keeps_its_answer_where_the_bytes_are_the_same() -> None:
+    """Targets that share a converter were merged into one row: the second one had no answer, or a wrong one."""
+    builds = [
+        build(label, {"ram_bytes": ram}, program_sha256=digest,
+              params={"target.name": target, "quantization.name": scheme})
+        for label, ram, digest, target, scheme in (
+            ("a", 500.0, "1", "m4", "int8"), ("b", 500.0, "1", "m7", "int8"),
+            ("c", 600.0, "2", "m7", "int16"), ("d", 700.0, "3", "m4", "int16"),
+        )
+    ]  # fmt: skip
+    found = compare(builds)
+    assert {each.target: each.build and each.build.label for each in found.recommendations} == {"m4": "a", "m7": "b"}
+    assert not any(row.identical for row in found.builds)
+    assert next(sentences(found)) == "4 builds, 3 different programs."

@@ -44,7 +44,7 @@ class TestObjectives:
             "quantized_accuracy:max:0.005",
             "program_bytes:min:1024",
         ]
-        for wrong in ("size:min:much", "size:min:-1", "size:min:nan"):
+        for wrong in ("size:min:much", "size:min:-1", "size:min:nan", "size:min:inf", "size:min:1e999"):
             with pytest.raises(LowerdeckError, match="is no tolerance"):
                 self.said(wrong)
 

@@ -89,6 +89,20 @@ def test_an_estimate_that_leaves_the_cpu_more_does_not_win_by_time() -> None:
     assert found["beats"] == "Runner-up part has 10 more total cycles (estimated) (+10.0 %)."
 
 
+def test_estimates_that_differ_but_cannot_be_ranked_are_not_called_indistinguishable() -> None:
+    few = {"estimated_total_cycles": 1000.0, "undelegated_macs": 500.0, "program_bytes": 10.0}
+    many = {"estimated_total_cycles": 2000.0, "undelegated_macs": 0.0, "program_bytes": 9.0}
+    found = said([build("few", few), build("many", many)], "cycles,size")
+    assert found["build"] == "many"
+    assert found["why"][0] == (
+        "Total cycles (estimated) 2,000: both are not beaten (it leaves out what the CPU computes)."
+    )
+    memory = [build(label, {"estimated_sram_bytes": size}) for label, size in (("a", 10.0), ("b", 10.0), ("c", 20.0))]
+    assert said(memory, "estimated_sram_bytes")["why"] == [
+        "SRAM (estimated) 10 bytes: indistinguishable from the best, as in 2 of 3."
+    ]
+
+
 def test_estimates_of_two_compilers_decide_nothing() -> None:
     builds = [
         accurate(label, size, 0.9, 0.8, 0.95, metrics={"estimated_total_cycles": cycles}, compiler=compiler)

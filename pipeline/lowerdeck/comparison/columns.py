@@ -122,6 +122,11 @@ class Column:
             return self.described.endswith("share")
         return bool(re.search(r"accuracy$|_share$|_agreement_with_\w+$|_drop$|_iou$|_average_precision$", self.metric))
 
+    @property
+    def is_estimated_time(self) -> bool:
+        """Whether a compiler estimated a time, which leaves out what the CPU computes."""
+        return self.kind is Kind.ESTIMATED and self.metric.endswith(("_ms", "_cycles"))
+
     def value(self, build: ComparedBuild) -> float | None:
         """The metric of `build`; None if it has none from this source."""
         is_of_it = (kind_in(build, self.metric), source_of(build, self.kind, self.metric)) == (self.kind, self.source)

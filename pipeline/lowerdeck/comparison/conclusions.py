@@ -7,7 +7,7 @@ from typing import Any
 
 from lowerdeck.comparison import formatting
 from lowerdeck.comparison.builds import ComparedBuild
-from lowerdeck.comparison.columns import Column, Kind
+from lowerdeck.comparison.columns import Column
 from lowerdeck.comparison.comparison import Comparison
 from lowerdeck.comparison.pareto import Standing
 from lowerdeck.comparison.recommendations import RAM_UNKNOWN, Advantage, Recommendation, Step
@@ -16,9 +16,10 @@ from lowerdeck.comparison.recommendations import RAM_UNKNOWN, Advantage, Recomme
 def sentences(comparison: Comparison) -> Iterator[str]:
     """What was compared: how many builds, how many programs, and how many of them may be chosen."""
     merged = sum(len(build.identical) for build in comparison.builds)
-    yield f"{_count(len(comparison.builds) + merged, 'build')}, {_count(len(comparison.builds), 'different program')}."
+    programs = {build.program_sha256 or build.label for build in comparison.builds}
+    yield f"{_count(len(comparison.builds) + merged, 'build')}, {_count(len(programs), 'different program')}."
     if merged:
-        yield "Configurations that give the same bytes share a row."
+        yield "Configurations that give one target the same bytes share a row."
     found = list(comparison.standings.values())
     names = ", ".join(dict.fromkeys(_title(comparison, objective.metric) for objective in comparison.objectives))
     yield f"{len(found)} Pareto-optimal on their target, in {names}."
@@ -82,15 +83,15 @@ def _why(step: Step, build: ComparedBuild) -> str:
     total = alike + step.num_left_out
     if total == 1:
         return f"{_capital(title)} {value}."
-    if alike == total:
-        same = len({column.value(other) for other in step.kept}) == 1
-        equal = "the same" if same else "indistinguishable from the best, as"
-        return f"{_capital(title)} {value}: {equal} in {'both' if total == 2 else f'all {total}'}."
     if alike == 1:
         return f"{_capital(title)} {value}: the best of {total}."
-    if column.kind is Kind.ESTIMATED:
-        return f"{_capital(title)} {value}: {alike} of {total} are not beaten (it leaves out what the CPU computes)."
-    return f"{_capital(title)} {value}: indistinguishable from the best, as in {alike} of {total}."
+    every = "both" if total == 2 else f"all {total}"
+    if alike == total and len({column.value(other) for other in step.kept}) == 1:
+        return f"{_capital(title)} {value}: the same in {every}."
+    some = every if alike == total else f"{alike} of {total}"
+    if column.is_estimated_time:
+        return f"{_capital(title)} {value}: {some} are not beaten (it leaves out what the CPU computes)."
+    return f"{_capital(title)} {value}: indistinguishable from the best, as in {some}."
 
 
 def _beats(it: Recommendation) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from lowerdeck.comparison.columns import Column, Kind
@@ -69,8 +70,10 @@ def number(column: Column, value: float | None, *, signed: bool = False) -> str:
         return f"{value:{sign},.3f}"
     if column.metric.endswith("_db"):
         return f"{value:{sign},.1f}"
-    if is_count(column) or float(value).is_integer():
+    if float(value).is_integer() or (is_count(column) and abs(value) >= 10):
         return f"{value:{sign},.0f}"
+    if is_count(column):  # a mean, which would be rounded to another count, or to none
+        return f"{value:{sign}.2g}"
     return _decimal(value, sign)
 
 
@@ -78,8 +81,11 @@ def _decimal(value: float, sign: str) -> str:
     """A number that is neither a share nor a count: near 1, such as a cosine, and near 0 the first digits are alike."""
     if 0 < abs(value) < 0.001:
         return f"{value:{sign}.3g}"
-    text = f"{value:{sign},.{3 if abs(value) >= 1 else 5}f}"
-    return text[:-2] + text[-2:].rstrip("0") if abs(value) < 1 else text
+    if abs(value) >= 1:
+        return f"{value:{sign},.3f}"
+    digits = max(5, 1 - math.floor(math.log10(1 - abs(value))))  # at least two of the distance from 1
+    text = f"{value:{sign}.{digits}f}"
+    return text[:-2] + text[-2:].rstrip("0")
 
 
 def is_count(column: Column) -> bool:

@@ -17,9 +17,9 @@ OR = " or "
 def merge(builds: Sequence[ComparedBuild], parameters: Sequence[Parameter]) -> list[ComparedBuild]:
     """`builds` without doubles: of equal programs the one with the simplest configuration stays and lists the others.
 
-    Builds are equal if their programs have the same SHA-256 and were judged alike: by the same compiler's estimates, on
-    the same samples and device, with the same outcome and metrics. A build whose SHA-256 is unknown is equal to no
-    other.
+    Builds are equal if their programs have the same SHA-256 and were judged alike: for the same target, by the same
+    compiler's estimates, on the same samples and device, with the same outcome and metrics. A build whose SHA-256 is
+    unknown is equal to no other.
 
     Args:
         builds: Builds in any order.
@@ -29,8 +29,8 @@ def merge(builds: Sequence[ComparedBuild], parameters: Sequence[Parameter]) -> l
     for number, build in enumerate(builds):
         unknown = "" if build.program_sha256 else build.label
         metrics = frozenset(item for item in build.metrics.items() if not item[0].startswith(_MAY_DIFFER))
-        alike = (build.program_sha256, build.compiler, build.samples, build.device, build.state, metrics, unknown)
-        groups.setdefault(alike, []).append(number)
+        judged = (build.target, build.compiler, build.samples, build.device, build.state, metrics)
+        groups.setdefault((build.program_sha256, unknown, judged), []).append(number)
     merged = []
     for numbers in groups.values():
         first = min(numbers, key=lambda number: (_complexity(parameters, number), number))

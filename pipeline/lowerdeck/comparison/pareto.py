@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -72,7 +73,7 @@ def _objective(part: str, columns: Sequence[Column]) -> Objective:
         allowed = float(tolerance) if tolerance else None
     except ValueError:
         allowed = -1.0
-    if allowed is not None and not allowed >= 0:
+    if allowed is not None and not 0 <= allowed < math.inf:
         raise LowerdeckError(f"objective {part}: {tolerance!r} is no tolerance; e.g. {name}:{direction}:0.005")
     return Objective(metric=metric, direction="max" if direction == "max" else "min", tolerance=allowed)
 

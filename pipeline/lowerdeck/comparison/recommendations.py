@@ -144,7 +144,7 @@ def _step(builds: Sequence[ComparedBuild], objective: Objective, paired: Mapping
     if why_not:
         return Step(objective=objective, column=None, best=None, kept=builds, num_left_out=0, why_not=why_not)
     (column,) = columns
-    if column.kind is Kind.ESTIMATED and column.metric.endswith(("_ms", "_cycles")):
+    if column.is_estimated_time:
         return _estimated_step(column, objective, have)
     best = _best(column, objective, have)
     kept = [build for build in have if not _is_worse(column, objective, build, best, paired)]

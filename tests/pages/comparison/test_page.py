@@ -51,3 +51,13 @@ def test_where_both_differ_there_is_a_plot() -> None:
     )
     assert "delegated accuracy against size" in text
     assert "traded" not in text
+
+
+def test_a_mean_of_zero_is_neither_better_nor_worse() -> None:
+    """It was marked as worse."""
+    builds = [
+        build(f"{q}{r}", {"partitions": partitions}, params={"target.name": "t", "q": q, "r": r})
+        for q, r, partitions in (("1", "x", 1.0), ("2", "x", 3.0), ("1", "y", 3.0), ("2", "y", 1.0))
+    ]
+    text = render(compare(builds, objectives="partitions:min"), "four builds", None)
+    assert re.findall(r'<td class="number (\w+)"><i>(.?)</i>\+0<small>-2 to \+2', text) == [("none", "")] * 2

@@ -152,7 +152,8 @@ def _change(column: Column, change: MetricChange | None) -> dict[str, Any] | Non
     if change is None:
         return None
     assert column.direction is not None
-    if change.num_distinct == 0:
+    text = formatting.number(column, change.mean, signed=True)
+    if change.num_distinct == 0 or not text.strip("+0.,"):  # a mean of 0 is neither better nor worse
         sign, style = "≈" if change.has_interval else "", "none"
     else:
         better = is_better(change.mean, 0.0, column.direction)
@@ -162,4 +163,4 @@ def _change(column: Column, change: MetricChange | None) -> dict[str, Any] | Non
         ends = formatting.interval(column, (change.low, change.high), signed=True)
     elif change.low != change.high:
         ends = " to ".join(formatting.number(column, end, signed=True) for end in (change.low, change.high))
-    return {"sign": sign, "style": style, "text": formatting.number(column, change.mean, signed=True), "range": ends}
+    return {"sign": sign, "style": style, "text": text, "range": ends}
