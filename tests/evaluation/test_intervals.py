@@ -102,7 +102,7 @@ class TestError:
 @pytest.mark.parametrize(
     ("count", "low", "high"),
     # Ranks of the 95 % interval of a median, as tables of the sign test give them.
-    [(6, 1, 6), (9, 2, 8), (10, 2, 9), (20, 6, 15), (50, 18, 33), (100, 40, 61)],
+    [(6, 1, 6), (9, 2, 8), (10, 2, 9), (20, 6, 15), (50, 18, 33), (100, 40, 61), (1_000_000, 499_020, 500_981)],
 )
 def test_the_interval_of_a_median(count: int, low: int, high: int) -> None:
     shuffled = np.random.RandomState(0).permutation(count) + 1.0

@@ -54,6 +54,15 @@ def test_the_first_operator_that_differs_is_named() -> None:
     }
 
 
+def test_nan_in_place_of_zero_is_a_difference() -> None:
+    """NaN counted as zero, so that it was not looked for where it begins."""
+    zeros = [(torch.zeros(expected.SHAPE),) for _ in SAMPLES]
+    nans = [(torch.full(expected.SHAPE, float("nan")),) for _ in SAMPLES]
+    found = difference_metrics(expected.PROGRAM, SAMPLES, nans, zeros, place(off_by_one), Settings(), NODES)
+    assert found[FIRST_DIFFERENCE].startswith("instruction 1, aten::add.out")
+    assert not difference_metrics(expected.PROGRAM, SAMPLES, nans, nans, place(off_by_one), Settings(), NODES)
+
+
 def test_equal_outputs_have_no_difference_and_cost_nothing() -> None:
     def fail(options: object, job: Job) -> Execution:
         raise AssertionError("it was executed again")

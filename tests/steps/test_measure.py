@@ -14,6 +14,9 @@ import torch
 from executorch.exir import to_edge
 
 from lowerdeck import tasks
+from lowerdeck.artifacts import paths
+from lowerdeck.artifacts.files import read_json
+from lowerdeck.artifacts.measurements import write_measurement
 from lowerdeck.contracts.devices import DeviceDescription, DeviceError, DeviceTensor, Execution, Job, Provenance
 from lowerdeck.contracts.errors import LowerdeckError, ProgramError
 from lowerdeck.contracts.evaluation import OutputSpec
@@ -22,6 +25,7 @@ from lowerdeck.contracts.runtime_images import RuntimeImage
 from lowerdeck.devices.self_test import expected
 from lowerdeck.evaluation import defects, gates
 from lowerdeck.evaluation.records import ChosenTask
+from lowerdeck.report.summary import device_rows
 from lowerdeck.steps.device_metrics import class_scores, device_metrics, host_outputs, output_difference
 from lowerdeck.steps.measure import measure
 from lowerdeck.steps.measurement import Measurement, Place, Settings
@@ -169,6 +173,30 @@ def test_metrics_of_a_measurement_that_is_off() -> None:
     assert unknown["device_compared_with"] == "nothing: no kernel"
     assert not {"device_exact_share", "device_error_lsb", "device_accuracy"} & set(unknown)
     assert gates.failed_gates({"max_device_error_lsb": 1.0}, unknown), "what was not measured fails"
+
+
+def test_a_device_that_returns_nan_is_infinitely_far_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The stage ended in an exception, and the build had no metrics of its device."""
+    monkeypatch.chdir(tmp_path)
+    off = measured()
+    host = [(output[0].clone(),) for output in off.outputs]
+    off.outputs[1][0][0, 3] = float("nan")
+    described = [ProgramTensor(name="y", dtype="float32", shape=(1, 16), dim_order=(0, 1))]
+    beside = [(output[0].numpy(),) for output in host]
+    for step in (None, 0.25):
+        metrics = device_metrics(off, (host, "the host"), described, [step], [None] * 3, beside)
+        write_measurement(metrics, off, [])
+        found = read_json(paths.DEVICE_METRICS)
+        assert (found["device_exact_share"], found["device_max_error"]) == (47 / 48, "infinite")
+        assert (found["device_quantized_exact_share"], found["device_quantized_max_error"]) == (47 / 48, "infinite")
+        assert "97.92 % of outputs equal the host's, at most infinitely far off" in capsys.readouterr().out
+        assert (
+            "97.92 % equal the host's, at most infinitely far off" in dict(device_rows(found))["outputs on the device"]
+        )
+    assert found["device_error_lsb"] == found["device_quantized_error_lsb"] == "infinite"
+    assert gates.failed_gates({"max_device_error_lsb": 1e9}, found)
 
 
 def test_differences_of_integers_and_of_what_is_not_finite() -> None:

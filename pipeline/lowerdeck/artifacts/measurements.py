@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import read_json, write_json
 from lowerdeck.contracts.devices import DeviceMetric, Provenance
+from lowerdeck.evaluation.metric_names import INFINITE
 
 if TYPE_CHECKING:
     from lowerdeck.explain.costs import Profile
@@ -54,14 +55,22 @@ def summary_line(metrics: Mapping[str, Any]) -> str:
         return f"not executed ({where}): {metrics['device_failure']}"
     parts = [f"{metrics['num_device_samples']} samples {where}"]
     if "device_exact_share" in metrics:
-        lsb = metrics.get("device_error_lsb")
-        off = f"{metrics['device_max_error']:.3g}" if lsb is None else f"{lsb:.4g} LSB"
-        parts.append(f"{100 * metrics['device_exact_share']:.2f} % of outputs equal the host's, at most {off} off")
+        equal = f"{100 * metrics['device_exact_share']:.2f} % of outputs equal the host's"
+        parts.append(f"{equal}, at most {largest_difference(metrics)} off")
     if "device_first_difference" in metrics:
         parts.append(f"they begin to differ at {metrics['device_first_difference']}")
     if "measured_latency_ms" in metrics:
         parts.append(f"median {metrics['measured_latency_ms']:.3f} ms")
     return ", ".join(parts)
+
+
+def largest_difference(metrics: Mapping[str, Any]) -> str:
+    """The largest difference of outputs on the device from the host's, in LSBs if they have some."""
+    lsb = metrics.get("device_error_lsb")
+    found = metrics["device_max_error"] if lsb is None else lsb
+    if found == INFINITE:
+        return "infinitely far"
+    return f"{found:.3g}" if lsb is None else f"{found:.4g} LSB"
 
 
 def described(measurement: Measurement) -> dict[str, Any]:

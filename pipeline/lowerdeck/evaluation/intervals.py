@@ -55,8 +55,10 @@ def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
         None where fewer than six values allow no such interval.
     """
     ordered, count = sorted(values), len(values)
-    rank, below = 0, 0.0
-    while (below := below + math.comb(count, rank) / 2**count) <= 0.025:
+    rank, below, log_share = 0, 0.0, -count * math.log(2)
+    while (below := below + math.exp(log_share)) <= 0.025:
+        # The next binomial share by its logarithm: the numbers themselves have as many bits as there are values.
+        log_share += math.log((count - rank) / (rank + 1))
         rank += 1
     return (ordered[rank - 1], ordered[count - rank]) if rank else None
 

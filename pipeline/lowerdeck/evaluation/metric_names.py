@@ -9,3 +9,5 @@ PRIMARY = "primary_metric"
 DESCRIPTIONS = "task_metrics."
 """Prefix of texts in metrics.json: of each metric of the task `max` or `min`, the better values, and `share` for
 fractions."""
+INFINITE = "infinite"
+"""Replaces a metric that is infinite, which JSON cannot have as a number; it meets no gate."""

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from lowerdeck.contracts.tasks import TaskMetric
 from lowerdeck.evaluation import fidelity
 from lowerdeck.evaluation.intervals import HIGH, LOW, paired_difference, share_with_interval
-from lowerdeck.evaluation.metric_names import DESCRIPTIONS, DROPS, PRIMARY
+from lowerdeck.evaluation.metric_names import DESCRIPTIONS, DROPS, INFINITE, PRIMARY
 from lowerdeck.evaluation.records import ChosenTask, EvaluationRecords
 from lowerdeck.evaluation.resampling import Floats, interval, resampled
 
@@ -60,7 +60,7 @@ def measure(chosen: ChosenTask, records: EvaluationRecords, missing: str, class_
     metrics: dict[str, Any] = {"num_samples": records.num_samples}
     for name, value in points.items():
         ends = interval(draws[name]) if name in draws and math.isfinite(value) else None
-        metrics[name] = value if math.isfinite(value) else NOT_DEFINED if math.isnan(value) else "infinite"
+        metrics[name] = value if math.isfinite(value) else NOT_DEFINED if math.isnan(value) else INFINITE
         metrics |= {name + LOW: ends[0], name + HIGH: ends[1]} if ends else {}
     details = _details(chosen, records, metric_names(class_names))
     metrics |= closed | _agreement(chosen, records) | details | _constants(records)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeGuard
 
+from lowerdeck.artifacts.measurements import largest_difference
 from lowerdeck.contracts.devices import OWN_ESTIMATES, OWN_TOOL, Provenance
 from lowerdeck.evaluation import gates
 from lowerdeck.evaluation.defects import defects
@@ -87,8 +88,7 @@ def device_rows(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
         return []
     where, table = metrics["device_provenance"], []
     if is_number(metrics.get("device_exact_share")):
-        lsb = metrics.get("device_error_lsb")
-        off = f"{lsb:.4g} LSB" if is_number(lsb) else f"{metrics['device_max_error']:.3g}"
+        off = largest_difference(metrics)
         equal = f"{100 * metrics['device_exact_share']:.2f} % equal the host's, at most {off} off"
         table.append(("outputs on the device", f"{equal} ({metrics['num_device_samples']} samples, {where})"))
     if "device_first_difference" in metrics:

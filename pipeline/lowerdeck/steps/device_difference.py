@@ -61,7 +61,7 @@ def difference_metrics(
 
 
 def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return torch.equal(one.nan_to_num(), other.nan_to_num()) if one.is_floating_point() else torch.equal(one, other)
+    return torch.allclose(one, other, rtol=0.0, atol=0.0, equal_nan=one.is_floating_point())
 
 
 def first_difference(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from lowerdeck.contracts.evaluation import Outputs
 from lowerdeck.contracts.lowering import ProgramTensor
 from lowerdeck.contracts.samples import Dataset, finite_sample
 from lowerdeck.evaluation.intervals import HIGH, LOW, share_with_interval
+from lowerdeck.evaluation.metric_names import INFINITE
 from lowerdeck.runtime.floats import from_program, to_program
 from lowerdeck.tasks import classification
 
@@ -192,9 +194,7 @@ def device_metrics(
     metrics["device_compared_with"] = executor if computed is not None else f"nothing: {executor}"
     if computed is not None:
         found = output_difference(measurement.outputs, computed, steps)
-        metrics |= {"device_exact_share": found.exact_share, "device_max_error": found.max_error}
-        if found.max_error_lsb is not None:
-            metrics["device_error_lsb"] = found.max_error_lsb
+        metrics |= _difference("device", found, found.max_error)
     metrics |= _against_quantized(measurement, described, steps, quantized)
     if scores is not None:
         metrics |= _accuracy([from_program(found[scores], described[scores]) for found in measurement.outputs], labels)
@@ -210,7 +210,7 @@ def _against_quantized(
     described: Sequence[ProgramTensor],
     steps: Sequence[float | None],
     quantized: Sequence[Sequence[Any]],
-) -> dict[str, float]:
+) -> dict[str, float | str]:
     """Outputs on the device against those of the quantized program: the share that is equal, and steps apart."""
     if len(quantized) != len(measurement.outputs) or not quantized:
         return {}
@@ -222,22 +222,31 @@ def _against_quantized(
     shapes = [[value.shape for value in outputs] for outputs in device]
     if shapes != [[value.shape for value in outputs] for outputs in wanted]:
         return {}
-    found = output_difference(_in_steps(device, steps), _in_steps(wanted, steps), steps)
-    metrics = {"device_quantized_exact_share": found.exact_share, "device_quantized_max_error": found.max_error}
-    if found.max_error_lsb is not None:
-        metrics["device_quantized_error_lsb"] = found.max_error_lsb
-    return metrics
+    units = [None if step is None else 1.0 for step in steps]
+    found = output_difference(_in_steps(device, steps), _in_steps(wanted, steps), units)
+    largest = max((error * (steps[index] or 1.0) for index, error in found.by_output.items()), default=0.0)
+    return _difference("device_quantized", found, largest)
 
 
 def _in_steps(outputs: Sequence[Sequence[torch.Tensor]], steps: Sequence[float | None]) -> list[list[torch.Tensor]]:
     """Real values of quantized outputs as whole steps: values of one integer may differ in their last bit."""
     return [
         [
-            value.to(torch.float64) if step is None or not value.is_floating_point() else (value / step).round().long()
+            value.to(torch.float64) if step is None else (value / step).round().to(torch.float64)
             for value, step in zip(values, steps, strict=True)
         ]
         for values in outputs
     ]
+
+
+def _difference(prefix: str, found: OutputDifference, max_error: float) -> dict[str, float | str]:
+    """The metrics of a difference whose largest error in real values is `max_error`."""
+    errors = {"max_error": max_error, "error_lsb": found.max_error_lsb}
+    return {f"{prefix}_exact_share": found.exact_share} | {
+        f"{prefix}_{name}": INFINITE if math.isinf(value) else value
+        for name, value in errors.items()
+        if value is not None
+    }
 
 
 def _accuracy(outputs: Sequence[torch.Tensor], labels: Sequence[int | None]) -> dict[str, float]:
