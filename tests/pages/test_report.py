@@ -253,7 +253,7 @@ class TestPage:
         assert not {"script", "link", "img", "iframe"} & {tag for tag, _ in tags}
         assert not [attributes for _, attributes in tags if "src" in attributes]
         links = [attributes["href"] for _, attributes in tags if "href" in attributes]
-        assert set(links) == {"explain.html", "firmware.zip"}  # beside it in build/, and among a run's artifacts
+        assert set(links) == {"explain.html"}  # beside it in build/, and among a run's artifacts
         assert "url(" not in text
         assert "default-src 'none'" in text
 

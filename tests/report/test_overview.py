@@ -13,8 +13,11 @@ from lowerdeck.artifacts.files import write_json, write_text
 from lowerdeck.contracts.memories import Memory
 from lowerdeck.contracts.plan import PlannedNode, Reason, ReasonCode
 from lowerdeck.firmware.memory_budget import Part, memory_budget
+from lowerdeck.pages import report
 from lowerdeck.provenance import lineage
+from lowerdeck.report import summary
 from lowerdeck.report.build import Build, read_build
+from lowerdeck.report.markdown import as_markdown
 from lowerdeck.report.overview import Overview, overview
 from tests.handmade_build import write_build
 
@@ -102,6 +105,36 @@ def test_a_board_with_memories_is_drawn_against_their_sizes() -> None:
     bars = overview(Build(**values | {"memory_budget": memory_budget(parts, memories)})).memory
     assert [(bar.name, bar.used_bytes, bar.size_bytes) for bar in bars] == [("sram", 1100, 4096), ("flash", 2048, 8192)]
     assert [bar.name for bar in overview(built).memory] == ["flash"]  # nothing is known of its working memory
+
+
+def test_a_program_without_room_on_its_board_is_not_drawn_as_if_it_fitted() -> None:
+    """The verdict was a green "Ships", and the program was in none of the bars."""
+    missing = {"estimated_memory_shortfall_bytes": 48984}
+    found = made(flavor={"name": "sdk"}, metrics=missing)
+    assert found.verdict.text == "Ships if it fits"
+    assert "lack 48,984 bytes" in found.verdict.notes[0]
+    built = read_build()
+    page = report.render(built)
+    assert "Ships if it fits" in page
+    assert "verdict ships" not in page
+    assert as_markdown(built).startswith("### tiny on neutron\\_imxrt700: ships if it fits\n")
+    (row,) = [text for what, text in summary.rows(built.config, built.metrics, built.manifest) if "shortfall" in what]
+    assert row == "48,984 bytes (47.8 KiB) (estimated by lowerdeck)"
+    parts = [Part(what="planned memory 1", use="planned", size_bytes=1000, origin="x"),
+             Part(what="program", use="program", size_bytes=2048, origin="x")]  # fmt: skip
+    budget = memory_budget(parts, [Memory(name="sram", size_bytes=2000, holds=["planned", "program"])])
+    bars = overview(dataclasses.replace(built, memory_budget=budget)).memory
+    assert [(bar.name, bar.parts, bar.size_bytes) for bar in bars] == [
+        ("sram", [("planned memory 1", 1000)], 2000), ("no place", [("program", 2048)], None),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("bound", "text"), [(0, "Does not ship"), (50_000, "Ships")])
+def test_the_gate_decides_whether_a_program_fits(bound: int, text: str) -> None:
+    missing = {"estimated_memory_shortfall_bytes": 48984}
+    gate = {"name": "board", "max_estimated_memory_shortfall_bytes": bound}
+    found = made(flavor={"name": "sdk"}, metrics=missing, gates=gate).verdict
+    assert (found.text, found.notes) == (text, [])
 
 
 def test_ranges_are_those_of_activations_most_clipped_first() -> None:

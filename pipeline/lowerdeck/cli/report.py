@@ -18,14 +18,19 @@ def add(commands: Any) -> None:
 def _report(options: argparse.Namespace) -> None:
     from lowerdeck.artifacts import paths
     from lowerdeck.artifacts.files import write_text
+    from lowerdeck.artifacts.measurements import read_profile
     from lowerdeck.compat.terminal import terminal_console
     from lowerdeck.pages import report
+    from lowerdeck.pages.explanation import export
     from lowerdeck.report import terminal
-    from lowerdeck.report.build import read_build
+    from lowerdeck.report.build import is_younger, read_build
     from lowerdeck.report.markdown import as_markdown
 
     build = read_build()
-    write_text(paths.REPORT, report.render(build, has_comparison=paths.COMPARISON.is_file()))
+    write_text(paths.REPORT, report.render(build, has_comparison=is_younger(paths.COMPARISON, paths.METRICS)))
+    if not is_younger(paths.EXPLANATION, paths.PLAN):  # else it may have what `explain --try` measured
+        for name, text in export.render(build.plan, build.config, (), read_profile(), build.run_page).items():
+            write_text(paths.BUILD / name, text)
     if options.md:
         print(as_markdown(build), end="")
     else:

@@ -34,7 +34,8 @@ def render(build: Build, *, has_comparison: bool = False) -> str:
 
     Args:
         build: The build.
-        has_comparison: Whether compare.html stands beside the page.
+        has_comparison: Whether compare.html stands beside the page. explain.html always does, firmware.zip if the build
+            was recorded.
     """
     first = overview(build)
     mistakes = _mistakes(build.confusion) if build.confusion else None
@@ -47,7 +48,7 @@ def render(build: Build, *, has_comparison: bool = False) -> str:
             *filter(None, [build.manifest["converter"]["caveat"]]),
         ],
         verdict=first.verdict,
-        links=_links(has_comparison),
+        links=_links(has_comparison, has_bundle=build.lineage is not None),
         run_page=build.run_page,
         quality_name=first.quality_name,
         quality_picture=report_drawings.quality_picture(first.quality, is_share=first.is_share),
@@ -75,10 +76,11 @@ def render(build: Build, *, has_comparison: bool = False) -> str:
     )
 
 
-def _links(has_comparison: bool) -> list[tuple[str, str]]:
+def _links(has_comparison: bool, has_bundle: bool) -> list[tuple[str, str]]:
     """(name, address) of the other pages and files of the build."""
-    links = [("explanation of the plan", "explain.html"), ("bundle for firmware", "firmware.zip")]
-    return [*links, ("comparison of builds", "compare.html")] if has_comparison else links
+    bundle = [("bundle for firmware", "firmware.zip")] if has_bundle else []
+    comparison = [("comparison of builds", "compare.html")] if has_comparison else []
+    return [("explanation of the plan", "explain.html"), *bundle, *comparison]
 
 
 def _profile(build: Build) -> list[dict[str, Any]]:

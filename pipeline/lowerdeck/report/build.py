@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from lowerdeck.artifacts import paths
@@ -119,6 +120,11 @@ def check_is_one_build() -> None:
         f"{paths.BUILD} contains parts of different builds: {paths.CONFIG} is newer than {paths.METRICS}, and "
         f"{paths.LINEAGE} is of another configuration. `dvc repro` completes the build"
     )
+
+
+def is_younger(page: Path, file: Path) -> bool:
+    """Whether `page`, which no stage writes, is there and was written after `file` of the build in build/."""
+    return page.is_file() and file.is_file() and page.stat().st_mtime_ns >= file.stat().st_mtime_ns
 
 
 def current_lineage() -> Mapping[str, Any] | None:

@@ -18,7 +18,7 @@ def as_markdown(build: Build) -> str:
 def _lines(build: Build) -> Iterator[str]:
     found = verdict(build)
     name = f"{build.config.model.name} on {build.config.target.name}"
-    yield f"### {plain_text(name)}: {'ships' if found.ships else 'does not ship'}"
+    yield f"### {plain_text(name)}: {found.text[0].lower()}{found.text[1:]}"
     yield ""
     yield from (f"- {plain_text(reason)}" for reason in (*found.reasons, *found.notes))
     for gate in found.gates:

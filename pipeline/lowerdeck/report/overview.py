@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from lowerdeck.contracts.devices import OWN_TOOL, Provenance
 from lowerdeck.contracts.memories import Memory
 from lowerdeck.contracts.quantization import QuantizedTensor
 from lowerdeck.evaluation import gates
@@ -13,12 +14,14 @@ from lowerdeck.evaluation.defects import defects
 from lowerdeck.evaluation.intervals import HIGH, LOW
 from lowerdeck.explain.causes import causes
 from lowerdeck.explain.graph import PlanGraph
-from lowerdeck.firmware.memory_budget import MemoryBudget
+from lowerdeck.firmware.memory_budget import SHORTFALL, MemoryBudget
 from lowerdeck.report import summary
 from lowerdeck.report.build import Build
 
 MAX_RANGES = 24
 """Most tensors whose ranges are drawn; those with least SQNR."""
+_FITS = f"max_estimated_{SHORTFALL}"
+"""The gate that decides whether a program fits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +54,15 @@ class Verdict:
     """What else to know: e.g. that no gate was chosen."""
     gates: Sequence[Gate]
     command: str
+    misfit: str = ""
+    """Why the program may not fit into the target's memories, an estimate that no gate bounds; empty if it fits."""
+
+    @property
+    def text(self) -> str:
+        """The verdict in words."""
+        if not self.ships:
+            return "Does not ship"
+        return "Ships if it fits" if self.misfit else "Ships"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +138,23 @@ def verdict(build: Build) -> Verdict:
     caveat = build.manifest["converter"]["caveat"]
     reasons = [*failed.values(), *(f"it {defect}" for defect in defects(build.metrics)), *([caveat] if caveat else [])]
     notes = [] if found else ["no gate was chosen: `gates: release` in params.yaml checks accuracy and size"]
-    return Verdict(ships=not reasons, reasons=reasons, notes=notes, gates=found, command=_next_command(build, failed))
+    misfit = "" if chosen[_FITS] is not None else _misfit(build.metrics)
+    return Verdict(
+        ships=not reasons,
+        reasons=reasons,
+        notes=[misfit, *notes] if misfit else notes,
+        gates=found,
+        command=_next_command(build, failed),
+        misfit=misfit,
+    )
+
+
+def _misfit(metrics: Mapping[str, Any]) -> str:
+    """How much of the program has no place on the board; empty if all has one, or if the target names no memories."""
+    if not (missing := metrics.get(f"estimated_{SHORTFALL}")):
+        return ""
+    lack = f"the target's memories lack {missing:,} bytes ({Provenance.ESTIMATED.by(OWN_TOOL)})"
+    return f"{lack}; `gates: {{{_FITS}: 0}}` refuses such a build"
 
 
 def _next_command(build: Build, failed: Mapping[str, str]) -> str:
@@ -161,9 +189,12 @@ def quality(metrics: Mapping[str, Any], name: str) -> list[QualityPoint]:
 def memory_bars(build: Build) -> list[MemoryBar]:
     """The board's memories with what the program puts there, or else RAM and flash of the program alone."""
     if build.memory_budget is not None:
-        return [_board_memory(memory, build.memory_budget) for memory in build.memory_budget.memories]
+        bars = [_board_memory(memory, build.memory_budget) for memory in build.memory_budget.memories]
+        homeless = [placed.part for placed in build.memory_budget.placed if placed.memory is None]
+        parts = [(part.what, part.size_bytes) for part in homeless]
+        return [*bars, MemoryBar(name="no place", parts=parts, size_bytes=None)] if parts else bars
     manifest, program_bytes = build.manifest, int(build.metrics["program_bytes"])
-    bars, memory = [], manifest.get("working_memory")
+    bars, memory = list[MemoryBar](), manifest.get("working_memory")
     if memory is not None:
         parts = [("planned memory", memory["planned_bytes"]), ("scratch", memory["scratch_bytes"] or 0)]
         parts.append(("method allocator", memory["method_allocator_bytes"]))

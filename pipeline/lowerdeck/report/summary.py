@@ -24,7 +24,10 @@ FIDELITY_METRIC = "cosine"
 DEFECTS = "do not ship"
 """Name of the row with a build's defects."""
 _SPELLINGS = {"cpu": "CPU", "dram": "DRAM", "macs": "MACs", "npu": "NPU", "shram": "SHRAM", "sram": "SRAM"}
-_MAIN_ESTIMATES = ("inference_time_ms", "total_cycles", "sram_bytes", "flash_bytes", "dram_bytes")
+_MAIN_ESTIMATES = (
+    *("inference_time_ms", "total_cycles", "sram_bytes", "flash_bytes", "dram_bytes"),
+    "memory_shortfall_bytes",
+)
 """Suffixes of the compiler's estimates in the short table, in its order."""
 
 

@@ -21,6 +21,8 @@ def render(
     tried: Sequence[Trial] = (),
     profile: Profile | None = None,
     run_page: RunPage | None = None,
+    *,
+    has_report: bool = True,
 ) -> dict[str, str]:
     """File name -> text, equal for equal arguments.
 
@@ -30,9 +32,10 @@ def render(
         tried: Changes that were tried.
         profile: What a device measured of its operators; None where none did.
         run_page: The page of the build's MLflow run; None without one.
+        has_report: Whether report.html and firmware.zip of the same build stand beside the page.
     """
     title = plan.backend if config is None else f"{config.model.name} on {config.target.name}"
     return {
-        paths.EXPLANATION.name: page.render(plan, title, tried, profile, has_report=True, run_page=run_page),
+        paths.EXPLANATION.name: page.render(plan, title, tried, profile, has_report=has_report, run_page=run_page),
         paths.MODEL_EXPLORER.name: json.dumps(model_explorer.clusters(plan), sort_keys=True) + "\n",
     }

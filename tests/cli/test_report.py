@@ -1,0 +1,73 @@
+"""`lowerdeck report`: its page links what stands beside it and is of the same build."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from lowerdeck.artifacts import paths
+from lowerdeck.artifacts.files import write_json, write_text
+from lowerdeck.cli.main import main
+from lowerdeck.provenance import lineage
+from tests.handmade_build import write_build
+
+
+@pytest.fixture(autouse=True)
+def _in_new_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def links(page: Path) -> list[str]:
+    return re.findall(r'href="([a-z]+\.(?:html|zip))"', re.sub(r"(?s)^.*<nav|</nav>.*", "", page.read_text()))
+
+
+def let_pass(seconds: int, *files: Path) -> None:
+    """Make `files` younger than they are."""
+    for file in files:
+        os.utime(file, ns=(0, file.stat().st_mtime_ns + seconds * 10**9))
+
+
+def test_links_lead_to_what_is_there() -> None:
+    """The explanation was linked where there was none, and the bundle of the build before."""
+    config = write_build()
+    assert main(["report"]) == 0
+    assert links(paths.REPORT) == ["explain.html"]
+    assert "tiny on neutron_imxrt700" in paths.EXPLANATION.read_text()
+    write_json(paths.LINEAGE, lineage.trace(config))
+    write_text(paths.COMPARISON, "builds")
+    assert main(["report"]) == 0
+    assert links(paths.REPORT) == ["explain.html", "firmware.zip", "compare.html"]
+
+
+def test_pages_of_the_build_before_are_written_again_or_not_linked() -> None:
+    config = write_build()
+    write_json(paths.LINEAGE, lineage.trace(config))
+    for page in (paths.EXPLANATION, paths.COMPARISON):
+        write_text(page, "of the build before")
+    let_pass(60, paths.PLAN, paths.METRICS)
+    assert main(["report"]) == 0
+    assert links(paths.REPORT) == ["explain.html", "firmware.zip"]
+    assert "of the build before" not in paths.EXPLANATION.read_text()
+
+
+def test_what_explain_tried_stays() -> None:
+    write_build()
+    write_text(paths.EXPLANATION, "with what was tried")
+    assert main(["report"]) == 0
+    assert paths.EXPLANATION.read_text() == "with what was tried"
+
+
+def test_the_explanation_links_a_report_of_its_build_only() -> None:
+    write_build()
+    assert main(["explain"]) == 0
+    assert links(paths.EXPLANATION) == []
+    write_text(paths.REPORT, "of this build")
+    let_pass(60, paths.FIRMWARE_ZIP)
+    assert main(["explain"]) == 0
+    assert links(paths.EXPLANATION) == ["report.html", "firmware.zip"]
+    let_pass(120, paths.METRICS)
+    assert main(["explain"]) == 0
+    assert links(paths.EXPLANATION) == []
