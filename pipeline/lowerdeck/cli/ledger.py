@@ -101,7 +101,8 @@ def _diff(options: argparse.Namespace) -> None:
     if worse := found.of(ChangeVerdict.REGRESSION):
         count = "1 regression" if len(worse) == 1 else f"{len(worse)} regressions"
         raise LowerdeckError(
-            f"{count} against {options.revision}; if intended, widen the tolerance in {LEDGER / TOLERANCES_NAME}"
+            f"{count} against {options.revision}; if intended, widen the tolerance in {LEDGER / TOLERANCES_NAME}. "
+            "Defects have none: such a build must not ship"
         )
 
 
@@ -172,13 +173,18 @@ def _markdown(found: LedgerDifference, revision: str) -> Iterator[str]:
 
 def _cells(change: LedgerChange) -> tuple[str, ...]:
     """One row: verdict, where, both values with their intervals, and the change."""
-    moved = "" if change.now is None else f"{change.now - change.before:+.6g}"
-    if change.now is not None and change.before:
-        moved += f" ({(change.now - change.before) / abs(change.before):+.2%})"
-    before = _value(change.before, change.interval_before)
-    now = "not measured" if change.now is None else _value(change.now, change.interval_now)
+    moved = ""
+    if isinstance(change.before, (int, float)) and isinstance(change.now, (int, float)):
+        moved = f"{change.now - change.before:+.6g}"
+        if change.before:
+            moved += f" ({(change.now - change.before) / abs(change.before):+.2%})"
+    before, now = _value(change.before, change.interval_before), _value(change.now, change.interval_now)
     return change.verdict.value, f"{change.model}: {change.entry}", change.metric, before, now, moved
 
 
-def _value(value: float, interval: tuple[float, float] | None) -> str:
+def _value(value: float | str | None, interval: tuple[float, float] | None) -> str:
+    if value is None:
+        return "not measured"
+    if isinstance(value, str):
+        return " ".join(value.split())
     return f"{value:g}" if interval is None else f"{value:g} (95 %: {interval[0]:g} to {interval[1]:g})"

@@ -194,6 +194,8 @@ CHANGES: dict[str, tuple[dict[str, Any], str, str]] = {
     "half a percent of size": ({"program_bytes": 2058}, "within tolerance", "program_bytes"),
     "two percent of size": ({"program_bytes": 2089}, "regression", "program_bytes"),
     "a shorter time": ({"estimated_inference_time_ms": 1.0}, "improvement", "estimated_inference_time_ms"),
+    "a figure that was not there": ({"reasons.wrong_result": 3}, "changed", "reasons.wrong_result"),
+    "a defect": ({"firmware_failure": "no kernel for aten::cumsum"}, "regression", "defects"),
     "a figure that is not judged": ({"num_samples": 100}, "changed", "num_samples"),
 }
 
@@ -213,6 +215,32 @@ def test_a_change_is_judged_by_its_tolerance(name: str, capsys: pytest.CaptureFi
     assert row.startswith(f"{verdict}  tiny: {ENTRY}")
     assert code == (1 if verdict == "regression" else 0)
     assert ("1 regression against HEAD" in output.err) == (verdict == "regression")
+
+
+def test_texts_that_change_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    """An entry whose build must not ship any more did not differ."""
+    built({"delegated_accuracy": "not measured", "firmware_failure": "no memory"})
+    ledger("update")
+    commit()
+    built({"delegated_accuracy": "no | runtime", "firmware_failure": "no kernel"})
+    ledger("update")
+    TINY.write_text("".join(line for line in TINY.read_text().splitlines(keepends=True) if "caveat:" not in line))
+    capsys.readouterr()
+    assert ledger("diff", "HEAD", "--md") == 0
+    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| changed")]
+    assert [(row[2], row[4]) for row in rows] == [
+        ("delegated_accuracy", r"no \| runtime"), ("caveat", "none"), ("defects", "has no firmware bundle: no kernel"),
+    ]  # fmt: skip
+
+
+def test_a_defect_that_is_gone_is_an_improvement(capsys: pytest.CaptureFixture[str]) -> None:
+    built({"firmware_failure": "no memory"})
+    ledger("update")
+    commit()
+    built()
+    ledger("update")
+    assert ledger("diff", "HEAD") == 0
+    assert "improvement  tiny" in capsys.readouterr().out
 
 
 def test_a_tolerance_of_ones_own_holds(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Compares two states of the ledger and finds metrics that got worse by more than their tolerance."""
+"""Compares two states of the ledger and finds metrics that got worse by more than their tolerance, and new defects."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ChangeVerdict(StrEnum):
     IMPROVEMENT = "improvement"
     TOLERATED = "within tolerance"
     CHANGED = "changed"
-    """The metric has no tolerance."""
+    """The metric has no tolerance, or is new."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,14 +49,16 @@ class Tolerance(Strict):
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerChange:
-    """One metric of one entry that has changed."""
+    """One metric of one entry that has changed, or one of its texts."""
 
     model: str
     entry: str
     metric: str
+    """The metric, or the field with the text: `defects`, `caveat`."""
     verdict: ChangeVerdict
-    before: float
-    now: float | None
+    before: float | str | None
+    """None if it was not measured."""
+    now: float | str | None
     """None if it is no longer measured."""
     interval_before: tuple[float, float] | None = None
     interval_now: tuple[float, float] | None = None
@@ -118,18 +120,19 @@ def difference(before: Ledger, now: Ledger, tolerances: Mapping[str, Tolerance])
                 missing.append(label)
             else:
                 changes += _changes(model, old_entries[name], new_entries[name], tolerances)
+                changes += _changed_texts(model, old_entries[name], new_entries[name])
                 if inputs := list(_changed_inputs(old_entries[name], new_entries[name])):
                     changed_inputs[label] = inputs
     return LedgerDifference(changes=changes, new=new, missing=missing, changed_inputs=changed_inputs)
 
 
 def _changes(model: str, old: Entry, new: Entry, tolerances: Mapping[str, Tolerance]) -> Iterator[LedgerChange]:
-    for metric, before in old.metrics.items():
-        now = new.metrics.get(metric)
+    for metric in dict.fromkeys((*old.metrics, *new.metrics)):
+        before, now = old.metrics.get(metric), new.metrics.get(metric)
         if now == before:
             continue
         tolerance = next((tolerances[pattern] for pattern in tolerances if fnmatch.fnmatchcase(metric, pattern)), None)
-        if tolerance is None:
+        if tolerance is None or before is None:
             verdict = ChangeVerdict.CHANGED
         elif now is None:  # a metric that is no longer measured may have got worse unnoticed
             verdict = ChangeVerdict.REGRESSION
@@ -145,6 +148,29 @@ def _changes(model: str, old: Entry, new: Entry, tolerances: Mapping[str, Tolera
             interval_before=old.intervals.get(metric),
             interval_now=new.intervals.get(metric),
         )
+
+
+def _changed_texts(model: str, old: Entry, new: Entry) -> Iterator[LedgerChange]:
+    """Defects, of which a new kind is a regression, the caveat, and why accuracies are still not measured."""
+    texts = {name: (old.not_measured.get(name), new.not_measured.get(name)) for name in sorted(new.not_measured)}
+    texts = {name: pair for name, pair in texts.items() if name not in old.metrics}
+    texts |= {"caveat": (old.caveat, new.caveat), "defects": ("; ".join(old.defects), "; ".join(new.defects))}
+    for name, (before, now) in texts.items():
+        if before == now:
+            continue
+        verdict = ChangeVerdict.CHANGED
+        if name == "defects":
+            verdict = _verdict_on_defects(old.defects, new.defects)
+        yield LedgerChange(
+            model=model, entry=new.name, metric=name, verdict=verdict, before=before or "none", now=now or "none"
+        )
+
+
+def _verdict_on_defects(old: Sequence[str], new: Sequence[str]) -> ChangeVerdict:
+    before, now = ({defect.partition(":")[0] for defect in defects} for defects in (old, new))
+    if now - before:
+        return ChangeVerdict.REGRESSION
+    return ChangeVerdict.IMPROVEMENT if before - now else ChangeVerdict.CHANGED
 
 
 def _changed_inputs(old: Entry, new: Entry) -> Iterator[str]:
