@@ -61,7 +61,8 @@ def difference_metrics(
 
 
 def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return torch.allclose(one, other, rtol=0.0, atol=0.0, equal_nan=one.is_floating_point())
+    equal_nan = one.is_floating_point()
+    return one.shape == other.shape and torch.allclose(one, other, rtol=0.0, atol=0.0, equal_nan=equal_nan)
 
 
 def first_difference(
