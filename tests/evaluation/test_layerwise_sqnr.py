@@ -223,6 +223,15 @@ def test_a_class_without_a_name_is_not_called_like_another(tmp_path: Path, monke
     assert paths.CONFUSION.read_text().split() == ["actual,predicted", "10,class", "10", "1,1", "3,3"]
 
 
+def test_what_is_no_class_is_called_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Predictions of -1 would have the name of the last class, which would be right."""
+    monkeypatch.chdir(tmp_path)
+    pairs = {"quantized": np.array([[1, -1], [0, 0], [2, -1]])}
+    write_evaluation({}, Measured(metrics={}, draws={}, confusion=pairs, class_names=("cat", "cow", "dog")), [])
+    assert paths.CONFUSION.read_text().splitlines() == ["actual,predicted", "cow,no class", "cat,cat", "dog,no class"]
+    assert [entry.accuracies["quantized"][0] for entry in read_classes(paths.CLASSES)] == [1.0, 0.0, 0.0]
+
+
 def test_outputs_that_change_their_shape_are_refused_and_the_former_baseline_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -85,6 +85,14 @@ def test_images_of_a_wrong_class_come_first_and_both_classes_are_named() -> None
     assert all((caption < 100).any() for caption in captions)
 
 
+def test_a_program_that_returns_nan_says_no_class() -> None:
+    worst = keeper("classification", 3)
+    for scores in ([np.nan, np.nan], [np.inf, 0.0], [0.0, np.inf]):
+        worst.add(SampleOutputs(target=1, values={"delegated": (np.array([scores]),)}, inputs=(BLACK,)))
+    captions = {opened(content)[:14, SIDE * 3 + 4 :].tobytes() for content in worst.pictures()}
+    assert len(captions) == 3, "no class, ground and car"
+
+
 def test_nothing_is_kept_of_tasks_and_samples_that_cannot_be_drawn() -> None:
     values = SampleOutputs(target=np.zeros((1, 3)), values={"delegated": (np.zeros((1, 3)),)}, inputs=(BLACK,))
     worst = keeper("regression", 1)

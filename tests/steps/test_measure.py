@@ -199,6 +199,16 @@ def test_a_device_that_returns_nan_is_infinitely_far_off(
     assert gates.failed_gates({"max_device_error_lsb": 1e9}, found)
 
 
+def test_nan_is_no_class_on_the_device() -> None:
+    """Samples of class 0 were right where all scores were NaN, and a gate on the accuracy passed."""
+    nan = float("nan")
+    rows = [[nan, nan, nan], [0.1, nan, 0.3], [0.0, 2.0, 1.0]]
+    found = dataclasses.replace(measured(), outputs=[(torch.tensor([row]),) for row in rows])
+    described = [ProgramTensor(name="y", dtype="float32", shape=(1, 3), dim_order=(0, 1))]
+    metrics = device_metrics(found, (None, "no kernel"), described, [None], [0, 1, 1])
+    assert metrics["device_accuracy"] == 1 / 3
+
+
 def test_differences_of_integers_and_of_what_is_not_finite() -> None:
     nan, inf = float("nan"), float("inf")
     found = output_difference(

@@ -130,3 +130,11 @@ def test_nan_is_never_right(scores: str) -> None:
     }  # fmt: skip
     one = np.array([[np.nan, 1.0, 2.0], [0.0, 1.0, 2.0]])
     assert judged("classification", one, [2, 2]).metrics["float_accuracy"] == 0.5
+
+
+def test_nan_is_no_class() -> None:
+    """Class 0 was perfect in classes.csv and in the confusion matrix, with an accuracy of 50 % beside them."""
+    scores = np.array([[np.nan] * 3, [np.nan, 1.0, 0.0], [0.0, 1.0, 0.0], [0.0, 1.0, 0.0]])
+    found = judged("classification", scores, [0, 0, 1, 1])
+    assert found.confusion["float"].tolist() == [[0, -1], [0, -1], [1, 1], [1, 1]]
+    assert found.metrics["float_f1"] == 0.5, "the mean over two classes"

@@ -27,3 +27,10 @@ def test_targets_are_0_or_1_for_every_label() -> None:
         judged("multi_label", SCORES, list(TARGETS[:, :2]))
     with pytest.raises(LowerdeckError, match="with other values than 0 and 1"):
         judged("multi_label", SCORES, list(TARGETS * 2))
+
+
+def test_nan_is_never_right() -> None:
+    """Labels that do not apply were right where their scores are NaN."""
+    scores = np.where(TARGETS == 1, 1.0, np.nan)
+    found = judged("multi_label", scores, list(TARGETS)).metrics
+    assert found["float_f1"] == pytest.approx(library.f1_score(TARGETS, np.ones_like(TARGETS), average="macro"))

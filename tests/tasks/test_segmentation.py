@@ -51,3 +51,15 @@ def test_names_of_classes_name_their_metrics_unless_they_are_ambiguous() -> None
     assert task_metrics.metric_names(names) == ("traffic_light", "car", "road_way")
     assert task_metrics.metric_names(["a b", "a_b"]) == ()
     assert task_metrics.metric_names(["a", "?"]) == ()
+
+
+@pytest.mark.parametrize("channels", [1, 2])
+def test_pixels_whose_scores_are_nan_have_no_class(channels: int) -> None:
+    """A program that returned nothing but NaN found all of the background."""
+    mask = np.zeros((4, 4), int)
+    mask[0, 0] = 1
+    scores = np.full((channels, 4, 4), np.nan)
+    found = judged("segmentation", [scores], [mask]).metrics
+    assert (found["float_pixel_accuracy"], found["float_miou"], found["float_dice"]) == (0.0, 0.0, 0.0)
+    scores[-1, 0, 0], scores[0, 0, 0] = 1.0, 1.0 if channels == 1 else 0.0
+    assert judged("segmentation", [scores], [mask]).metrics["float_pixel_accuracy"] == 1 / 16

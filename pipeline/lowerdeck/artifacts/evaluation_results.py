@@ -16,6 +16,7 @@ from lowerdeck.artifacts.task_pictures import write_pictures
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.evaluation.defects import defects
 from lowerdeck.evaluation.intervals import HIGH, LOW, wilson_interval
+from lowerdeck.evaluation.metric_names import NO_CLASS
 
 if TYPE_CHECKING:
     from lowerdeck.evaluation.task_metrics import Measured
@@ -65,9 +66,11 @@ def read_draws(content: bytes) -> dict[str, Any]:
 
 
 def class_labels(names: Sequence[str]) -> Callable[[int], str]:
-    """Class index -> its name, or its number where it has no name of its own."""
+    """Class index -> its name, or its number where it has no name of its own; NO_CLASS for -1."""
 
     def label(index: int) -> str:
+        if index < 0:
+            return NO_CLASS
         if index < len(names) and names.count(names[index]) == 1:
             return names[index]
         return f"class {index}" if str(index) in names else str(index)

@@ -91,7 +91,7 @@ class Task(Protocol):
     #   it cannot tell, e.g. because a target is wrong, so that `record` says what is;
     # - `units(options, records)`: the number of the unit of every sample, int64 [n], from 0. Units are resampled as a
     #   whole for intervals, e.g. all windows of a recording;
-    # - `confusion(options, records)`: the actual and the predicted class of every sample, int64 [n x 2];
+    # - `confusion(options, records)`: the actual and the predicted class of every sample, int64 [n x 2], -1 for none;
     # - `details(options, records)`: further metrics by name, floats, e.g. `classes.3.iou`, recorded per program without
     #   intervals as `classes.3.delegated_iou`: the program's name precedes the last part.
     # - `pictures(options, records)`: curves and histograms of one program, a sequence of contracts.pictures.Curve and

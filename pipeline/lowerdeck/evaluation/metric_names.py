@@ -4,6 +4,8 @@ from __future__ import annotations
 
 DROPS = (("quantization_drop", "float", "quantized"), ("delegation_drop", "quantized", "delegated"))
 """Name of a drop, and the programs before and after it."""
+NO_CLASS = "no class"
+"""Name of what a program predicts whose scores are NaN."""
 PRIMARY = "primary_metric"
 """Key of metrics.json: the metric whose drop is `quantization_drop` and `delegation_drop`."""
 DESCRIPTIONS = "task_metrics."

@@ -168,6 +168,14 @@ class RecordsBuilder:
             arrays[name][start : start + len(values)] = values
 
 
+def predicted_classes(scores: Array, axis: int) -> npt.NDArray[np.int64]:
+    """The class with the highest score along `axis`, the first of equal ones; -1 where a score is NaN.
+
+    argmax takes NaN for the highest, so that a program that returns nothing else would always recognize class 0.
+    """
+    return np.where(np.isnan(scores).any(axis=axis), np.int64(-1), scores.argmax(axis=axis))
+
+
 def _allocated(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """An array of zeros; a large one is mapped from a file, so that memory does not grow with the samples."""
     if math.prod(shape) * dtype.itemsize < MAPPED_BYTES:

@@ -18,6 +18,7 @@ from lowerdeck.contracts.detection import Boxes, Detections
 from lowerdeck.contracts.evaluation import OutputSpec, SampleOutputs
 from lowerdeck.contracts.pictures import Overlay, Timeline
 from lowerdeck.contracts.samples import Split
+from lowerdeck.evaluation.metric_names import NO_CLASS
 from lowerdeck.evaluation.records import ChosenTask
 from lowerdeck.evaluation.sample_groups import SampleGroup, SampleGroups
 from lowerdeck.evaluation.timelines import drawn_timeline
@@ -143,6 +144,8 @@ class WorstSamples:
         return name if overlay.score is None else f"{name} {overlay.score:.2f}"
 
     def _class_name(self, label: int) -> str:
+        if label < 0:
+            return NO_CLASS
         return self.class_names[label] if label < len(self.class_names) else str(label)
 
     def _drawn(self, image: Any, overlay: Overlay) -> Image.Image:

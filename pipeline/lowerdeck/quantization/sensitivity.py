@@ -19,6 +19,7 @@ from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.samples import Sample
 from lowerdeck.evaluation.intervals import paired_difference
 from lowerdeck.evaluation.quantization_error import sqnr_db
+from lowerdeck.evaluation.records import predicted_classes
 from lowerdeck.quantization.switches import SwitchedModel
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ class Trials:
         hits = None
         if self.has_labels and outputs.ndim == 2:
             labels = [sample.label for sample in self._samples]
-            hits = tuple(bool(hit) for hit in outputs.argmax(axis=1) == np.array(labels))
+            hits = tuple(bool(hit) for hit in predicted_classes(outputs, 1) == np.array(labels))
         return TrialResult(hits=hits, sqnr_db=sqnr_db(float(signal), float(noise)))
 
     def _outputs(self, on: Collection[str]) -> npt.NDArray[np.float32]:

@@ -17,6 +17,7 @@ from lowerdeck.contracts.lowering import ProgramTensor
 from lowerdeck.contracts.samples import Dataset, finite_sample
 from lowerdeck.evaluation.intervals import HIGH, LOW, share_with_interval
 from lowerdeck.evaluation.metric_names import INFINITE
+from lowerdeck.evaluation.records import predicted_classes
 from lowerdeck.runtime.floats import from_program, to_program
 from lowerdeck.tasks import classification
 
@@ -253,5 +254,5 @@ def _accuracy(outputs: Sequence[torch.Tensor], labels: Sequence[int | None]) -> 
     """Top-1 accuracy on the device with its interval; nothing without labels or class scores."""
     if not outputs or any(label is None for label in labels) or any(scores.ndim != 2 for scores in outputs):
         return {}
-    hits = np.array([int(scores.argmax()) == label for scores, label in zip(outputs, labels, strict=True)])
-    return share_with_interval("device_accuracy", hits)
+    predicted = np.array([predicted_classes(scores.flatten().numpy(), 0) for scores in outputs])
+    return share_with_interval("device_accuracy", predicted == np.array(labels))

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from lowerdeck.contracts.pictures import Overlay
 from lowerdeck.contracts.tasks import TaskMetric
+from lowerdeck.evaluation.records import predicted_classes
 from lowerdeck.tasks import outputs as output_choice
 
 TARGETS = ("class",)
@@ -54,16 +55,16 @@ def record(options: Options, outputs: Mapping[str, Any], target: Any, inputs: Se
     """Whether the sample is recognized, its class, the predicted one, and the confidence.
 
     A class as good as the target's counts before it where its index is lower, as in `argmax`. Where a score is NaN, no
-    class is recognized.
+    class is recognized, and -1 predicted.
     """
     scores = output_choice.scores(outputs, options.output, "classification")
-    found: dict[str, Any] = {"predicted": np.int64(scores.argmax()), "num_scores": np.int64(len(scores))}
+    found: dict[str, Any] = {"predicted": np.int64(predicted_classes(scores, 0)), "num_scores": np.int64(len(scores))}
     found["confidence"] = np.float64(_probabilities(options, scores)[found["predicted"]])
     if target is None:
         return {name: np.asarray(value) for name, value in found.items()}
     label = output_choice.class_index(target, len(scores), "classification")
     rank = int((scores > scores[label]).sum() + (scores[:label] == scores[label]).sum())
-    if np.isnan(scores).any():
+    if found["predicted"] < 0:
         rank = len(scores)
     found |= {"label": np.int64(label), "hit": np.bool_(rank == 0)}
     found |= {f"hit_{k}": np.bool_(rank < k) for k in options.top_k}
@@ -166,7 +167,7 @@ def _f1(records: Mapping[str, Any], weights: Floats) -> Floats:
 
     both, either = 2 * counts(actual, hits), counts(actual) + counts(predicted)
     scores = output_choice.ratio(both, either)
-    means: Floats = np.nanmean(scores, axis=1)
+    means: Floats = np.nanmean(scores[:, classes >= 0], axis=1)  # -1 is no class
     return means
 
 

@@ -52,7 +52,7 @@ def record(options: Options, outputs: Mapping[str, Any], target: Any, inputs: Se
 def measure(options: Options, records: Mapping[str, Any], weights: Floats) -> Mapping[str, Floats]:
     """See `metrics`; labels without a positive sample do not count in the mean average precision."""
     scores, positive = records["scores"], records["positive"]
-    predicted = scores > options.threshold
+    predicted = np.where(np.isnan(scores), ~positive, scores > options.threshold)  # NaN is never right
     both, either = 2 * (weights @ (predicted & positive)), weights @ predicted + weights @ positive
     f1 = np.where(either > 0, both / np.where(either > 0, either, 1.0), 0.0)
     precisions = [

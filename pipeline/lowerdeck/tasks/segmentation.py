@@ -12,6 +12,7 @@ import numpy.typing as npt
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.pictures import Overlay
 from lowerdeck.contracts.tasks import TaskMetric
+from lowerdeck.evaluation.records import predicted_classes
 from lowerdeck.tasks import outputs as output_choice
 
 TARGETS = ("mask", "array")
@@ -46,12 +47,12 @@ def record(options: Options, outputs: Mapping[str, Any], target: Any, inputs: Se
             f"a mask has the classes {int(actual.min())} ... {int(actual.max())} and the model {num_classes}; correct "
             "the masks, or name the value of pixels without a class as task.options.ignore"
         )
-    members = {"both": actual[actual == predicted], "actual": actual, "predicted": predicted}
+    members = {"both": actual[actual == predicted], "actual": actual, "predicted": predicted[predicted >= 0]}
     return {name: np.bincount(found, minlength=num_classes).astype(np.int32) for name, found in members.items()}
 
 
 def _judged(options: Options, outputs: Mapping[str, Any], target: Any) -> tuple[Any, Any, int]:
-    """The predicted class of every pixel, the mask, and the number of classes."""
+    """The predicted class of every pixel, -1 where a score is NaN, the mask, and the number of classes."""
     scores = output_choice.chosen(outputs, options.output)
     if scores.ndim != 3:
         raise LowerdeckError(
@@ -66,8 +67,9 @@ def _judged(options: Options, outputs: Mapping[str, Any], target: Any) -> tuple[
             f"the model returns {list(scores.shape[1:])} pixels and the mask is {mask.dtype} {list(mask.shape)}; store "
             "masks of integers at the size of the output, or let the model resize its scores"
         )
-    predicted = (scores[0] > 0).astype(np.int64) if len(scores) == 1 else scores.argmax(axis=0)
-    return predicted, mask, num_classes
+    if len(scores) == 1:
+        scores = np.concatenate([np.zeros_like(scores), scores])
+    return predicted_classes(scores, 0), mask, num_classes
 
 
 def measure(options: Options, records: Mapping[str, Any], weights: Floats) -> Mapping[str, Floats]:
