@@ -51,11 +51,20 @@ def test_those_of_the_dataset_come_first() -> None:
         (("x", "y", "z", "v", "w", "dog"), "'dog' is class 5 of the dataset and output 3 .*; 1 of 6 classes"),
     ],
 )
-@pytest.mark.parametrize("name", ["classification", "segmentation", "fidelity"])
-def test_a_name_at_another_place_is_refused(name: str, names: tuple[str, ...], message: str) -> None:
+@pytest.mark.parametrize(("name", "num_scores"), [("classification", 5), ("segmentation", None), ("multi_label", None)])
+def test_a_name_at_another_place_is_refused(
+    name: str, num_scores: int | None, names: tuple[str, ...], message: str
+) -> None:
     """A build passed with an accuracy of 0, and firmware had the names of other classes."""
     with pytest.raises(ConfigurationError, match=message):
-        check_class_names(dataset(*names), task(name), None)
+        check_class_names(dataset(*names), task(name), num_scores)
+
+
+@pytest.mark.parametrize("name", ["embedding", "fidelity"])
+def test_a_task_that_compares_no_classes_has_a_warning(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Faces of a gallery were refused because the weights name those of the training."""
+    check_class_names(dataset("ant", "crane"), task(name), None)
+    assert "export: warning: 'ant' is class 0 of the dataset and output 1 of the model" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("names", [(), WEIGHTS[:2], WEIGHTS, (*WEIGHTS, "more"), ("0", "1", "2", "3", "4")])

@@ -22,7 +22,8 @@ def chosen_class_names(dataset: Dataset) -> tuple[str, ...]:
 def check_class_names(dataset: Dataset, task: ChosenTask, num_scores: int | None) -> None:
     """Check that classes have the same indices in the dataset and in the model, as far as both name them.
 
-    Either may name classes that the other lacks. What is likely wrong, but cannot be known, is printed.
+    Either may name classes that the other lacks. What is likely wrong, but cannot be known, is printed, as are other
+    indices where the task compares no classes: an embedding is judged on other identities than it was trained on.
 
     Args:
         dataset: The chosen one.
@@ -30,7 +31,7 @@ def check_class_names(dataset: Dataset, task: ChosenTask, num_scores: int | None
         num_scores: Number of scores that a classifier returns; None for other tasks.
 
     Raises:
-        ConfigurationError: a name has one index in the dataset and another in the weights.
+        ConfigurationError: a name has one index in the dataset and another in the weights, and the task compares them.
     """
     from lowerdeck.contracts.samples import class_names
 
@@ -40,10 +41,16 @@ def check_class_names(dataset: Dataset, task: ChosenTask, num_scores: int | None
     # ImageNet has two classes `crane`, so that a name may have several indices.
     moved = [name for index, name in enumerate(given) if name in known and known[index : index + 1] != (name,)]
     if moved:
-        raise ConfigurationError(
+        found = (
             f"{moved[0]!r} is class {given.index(moved[0])} of the dataset and output {known.index(moved[0])} of the "
             f"model, by the names of classes that come with model.weights; {len(moved)} of {len(given)} classes have "
-            "another place. Name the classes of the dataset in the order of the model (image_table: "
+            "another place."
+        )
+        if num_scores is None and not {"mask", "array", "events"} & set(task.task.TARGETS):
+            print(f"export: warning: {found} The task compares none, and the firmware bundle has those of the dataset")
+            return
+        raise ConfigurationError(
+            f"{found} Name the classes of the dataset in the order of the model (image_table: "
             "dataset.options.classes, arrays: a file class_names), or correct `class_names` in the metadata of the "
             "weights"
         )
