@@ -95,6 +95,40 @@ def test_a_row_that_a_filled_mask_leaves_nothing_of_has_equal_weights(mask: torc
         torch.testing.assert_close(program.module()(*sample), Filled()(*sample))
 
 
+@pytest.mark.parametrize("moved", ["transposed", "divided", "copied"])
+def test_a_row_is_followed_to_the_softmax(moved: str) -> None:
+    """The last dimension was taken for that of the softmax wherever something else read the scores first."""
+    mask = torch.zeros(8, 8, dtype=torch.bool)
+    mask[:, 2] = True
+
+    class Moved(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            scores = (x @ x.transpose(1, 2)).masked_fill(mask, -1e9)
+            if moved == "transposed":
+                return scores.transpose(1, 2).softmax(-1)
+            if moved == "divided":
+                return scores.reshape(1, 8, 2, 4).softmax(1)
+            return scores.clone().softmax(1)
+
+    for sample in samples():
+        torch.testing.assert_close(export(Moved(), [SHAPE]).module()(*sample), Moved()(*sample))
+
+
+def test_a_mask_that_leaves_something_of_every_row_that_is_read_is_added() -> None:
+    """Keys of padding, with the batch and the heads joined in front of the softmax."""
+
+    class Joined(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            heads = x.view(1, 8, 2, 8).transpose(1, 2)
+            scores = (heads @ heads.transpose(2, 3)).masked_fill(torch.arange(8) > 5, -torch.inf)
+            return scores.view(2, 8, 8).softmax(-1)
+
+    program = export(Joined(), [SHAPE])
+    assert torch.ops.aten.masked_fill.Scalar not in {node.target for node in program.graph.nodes}
+    for sample in samples():
+        torch.testing.assert_close(program.module()(*sample), Joined()(*sample))
+
+
 def test_masked_scores_that_the_model_returns_stay_infinite() -> None:
     class Returned(nn.Module):
         def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

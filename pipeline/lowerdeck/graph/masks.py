@@ -198,9 +198,23 @@ def _may_be_infinite(scores: Node) -> bool:
 
 
 def _leaves_nothing_somewhere(mask: torch.Tensor, filled: Node) -> bool:
-    dims: set[Any] = {user.args[1] for user in filled.users if user.target in _SOFTMAX} or {-1}
-    mask = mask[(None,) * (filled.meta["val"].ndim - mask.ndim)]
-    return any(bool(mask.all(dim).any()) for dim in dims)
+    """Whether a softmax reads a row of which the mask leaves nothing: it moves as the scores do on the way there."""
+    shape = filled.meta["val"].shape
+    mask = mask[(None,) * (len(shape) - mask.ndim)]
+    is_static = all(isinstance(size, int) for size in shape)
+
+    def read_by(user: Node) -> bool:
+        arguments: Any = user.args
+        if user.target in _SOFTMAX:
+            return bool(mask.all(arguments[1]).any())
+        if packet_of(user) not in HANDING_ON:
+            return _leaves_nothing_somewhere(mask, user)
+        if not is_static or len(user.all_input_nodes) > 1:
+            return True  # where it moves is not known
+        moved = user.target(mask.expand(shape), *arguments[1:], **user.kwargs)  # type: ignore[operator]
+        return _leaves_nothing_somewhere(moved, user)
+
+    return any(map(read_by, filled.users))
 
 
 def stored_constant(program: ExportedProgram, name: str, value: torch.Tensor) -> Node:
