@@ -71,6 +71,12 @@ def test_norms_without_statistics_are_no_training_mode(tmp_path: Path) -> None:
     exported.build(exported.Options(), str(tmp_path / "model.pt2"))
 
 
+def test_dropouts_of_nothing_are_no_training_mode(tmp_path: Path) -> None:
+    """transformers and timm have them by default; their programs were called random."""
+    torch.export.save(torch.export.export(torch.nn.Dropout(0.0).train(), (torch.ones(4),)), tmp_path / "model.pt2")
+    assert exported.build(exported.Options(), str(tmp_path / "model.pt2"))(torch.ones(4)).tolist() == [1.0] * 4
+
+
 def test_damaged_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.pt2"
     path.write_bytes(b"no archive")

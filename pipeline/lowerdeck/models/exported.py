@@ -103,7 +103,8 @@ def _in_training_mode(graph: torch.fx.Graph) -> Iterator[str]:
             continue
         given = dict(zip((argument.name for argument in schema.arguments), node.args, strict=False)) | node.kwargs
         is_training = any(given.get(key) is True for key in ("train", "training", "use_input_stats"))
-        if is_training and ("dropout" in schema.name or given.get("running_mean") is not None):
+        is_random = "dropout" in schema.name and given.get("p") != 0
+        if is_training and (is_random or given.get("running_mean") is not None):
             yield f"{node.name}: {node.target}"
 
 
