@@ -115,6 +115,15 @@ def test_bad_content(tmp_path: Path, content: dict[str, Any], message: str) -> N
         load({**write(tmp_path, **content), "num_classes": 3})
 
 
+def test_groups_may_be_hashes(tmp_path: Path) -> None:
+    """Beside int64 labels they were compared as float64, which took neighbours for one group of several labels."""
+    groups = np.array([2**60 + 1, 2**60 + 1, 2**60 + 2, 2**60 + 2, 2**63], np.uint64)
+    load(write(tmp_path, inputs=inputs(), labels=np.array([0, 0, 1, 1, 1]), groups=groups))
+    message = f"1 groups have several labels, the first is {2**60 + 2} with 0, 1; a group is one"
+    with pytest.raises(LowerdeckError, match=message):
+        load(write(tmp_path, inputs=inputs(), labels=np.array([0, 0, 0, 1, 1]), groups=groups))
+
+
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.bfloat16])
 def test_dtypes_that_numpy_lacks_are_refused(tmp_path: Path, dtype: torch.dtype) -> None:
     save_tensors({"inputs": torch.zeros(5, 4).to(dtype)}, tmp_path / "a.safetensors")

@@ -92,12 +92,14 @@ def _target_problems(arrays: Mapping[str, npt.NDArray[np.generic]], num_classes:
 
 def group_problems(labels: npt.NDArray[np.generic], groups: npt.NDArray[np.generic]) -> Iterator[str]:
     """Says which groups have several labels, of which any could be that of the group."""
-    pairs = np.unique(np.stack([groups.ravel(), labels.ravel()]), axis=1)
-    mixed, counts = np.unique(pairs[0], return_counts=True)
-    if (mixed := mixed[counts > 1]).size:
-        listed = ", ".join(map(str, pairs[1][pairs[0] == mixed[0]]))
+    names, members = np.unique(groups, return_inverse=True)  # one array of int64 and uint64 would be of float64
+    values, codes = np.unique(labels, return_inverse=True)
+    pairs = np.unique(np.stack([members.ravel(), codes.ravel()]), axis=1)
+    mixed = np.flatnonzero(np.bincount(pairs[0]) > 1)
+    if mixed.size:
+        listed = ", ".join(map(str, values[pairs[1][pairs[0] == mixed[0]]]))
         yield (
-            f"{mixed.size} groups have several labels, the first is {mixed[0]} with {listed}; a group is one "
-            "recording, and its samples are judged together: number the parts of a recording with other labels as "
+            f"{mixed.size} groups have several labels, the first is {names[mixed[0]]} with {listed}; a group is one "
+            "recording, and anomaly judges its samples together: number the parts of a recording with other labels as "
             "other groups, or leave groups out to judge every sample by itself"
         )
