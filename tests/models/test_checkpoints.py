@@ -177,6 +177,37 @@ def test_different_tensors_for_one_are_refused(tmp_path: Path) -> None:
         checkpoints.load_into(Tied(), str(tmp_path / "a.safetensors"))
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_tied_weights_may_be_stored_in_two_precisions(tmp_path: Path, dtype: torch.dtype) -> None:
+    """They were said to differ."""
+    weight = torch.randn(10, 4)
+    save_file({"embedding.weight": weight, "head.weight": weight.to(dtype)}, tmp_path / "a.safetensors")
+    loaded = Tied()
+    checkpoints.load_into(loaded, str(tmp_path / "a.safetensors"))
+    torch.testing.assert_close(loaded.head.weight.detach(), weight, rtol=0.01, atol=0.01)
+
+
+def test_the_shapes_of_tied_weights_are_named(tmp_path: Path) -> None:
+    state = {"embedding.weight": torch.zeros(20, 4), "head.weight": torch.zeros(10, 4)}
+    save_file(state, tmp_path / "a.safetensors")
+    with pytest.raises(ConfigurationError, match=r"embedding\.weight is \[20, 4\] in the file and \[10, 4\] in the"):
+        checkpoints.load_into(Tied(), str(tmp_path / "a.safetensors"))
+
+
+def test_state_of_modules_that_is_no_tensor_is_missing_in_the_file(tmp_path: Path) -> None:
+    """It ended in an AttributeError."""
+
+    class Versioned(nn.Linear):
+        def get_extra_state(self) -> dict[str, int]:
+            return {"version": 1}
+
+        def set_extra_state(self, state: object) -> None: ...
+
+    save_file(nn.Linear(4, 4).state_dict(), tmp_path / "a.safetensors")
+    with pytest.raises(ConfigurationError, match=r"1 missing \(_extra_state\)"):
+        checkpoints.load_into(Versioned(4, 4), str(tmp_path / "a.safetensors"))
+
+
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.int8, torch.bool, torch.float8_e4m3fn])
 @pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
 def test_weights_that_are_no_real_floats_are_refused(tmp_path: Path, dtype: torch.dtype, suffix: str) -> None:
@@ -236,6 +267,15 @@ def test_floats_for_integers_and_masks_must_be_whole(tmp_path: Path) -> None:
     save_file({**whole, "mask": torch.tensor([0.3, 1.0])}, tmp_path / "mask.safetensors")
     with pytest.raises(ConfigurationError, match=r"mask is float32 in the file and bool .*1 of 2 values"):
         checkpoints.load_into(Masked(), str(tmp_path / "mask.safetensors"))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64])
+def test_masks_may_be_integers(tmp_path: Path, dtype: torch.dtype) -> None:
+    """255 for what is masked was called a value that a boolean buffer cannot hold."""
+    save_file({"positions": torch.arange(3), "mask": torch.tensor([0, 255], dtype=dtype)}, tmp_path / "a.safetensors")
+    loaded = Masked()
+    checkpoints.load_into(loaded, str(tmp_path / "a.safetensors"))
+    assert loaded.state_dict()["mask"].tolist() == [False, True]
 
 
 def test_doubles_beyond_the_models_range_are_refused(tmp_path: Path) -> None:

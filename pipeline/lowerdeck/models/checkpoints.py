@@ -73,13 +73,13 @@ def load_into(model: torch.nn.Module, weights: str, ignored_prefixes: Iterable[s
     metadata, state = _without_wrappers(read(weights), model)
     ignored = tuple(ignored_prefixes)
     state = {name: value for name, value in state.items() if not (ignored and name.startswith(ignored))}
-    own = model.state_dict()
+    own = _tensors(model)
     # Checkpoints of old releases lack these counters, which inference does not use.
     counters = {name: value for name, value in own.items() if name.endswith(".num_batches_tracked")}
     complete = OrderedDict({**counters, **state})
     # Modules read the version of their layout here, and torchvision's MNASNet requires it. safetensors cannot store it,
     # so such a file is treated as one of the current version.
-    complete._metadata = metadata or getattr(own, "_metadata")  # type: ignore[attr-defined]  # noqa: B009
+    complete._metadata = metadata or getattr(model.state_dict(), "_metadata")  # type: ignore[attr-defined]  # noqa: B009
     _check_dtypes(
         weights,
         {
@@ -109,7 +109,7 @@ def load_into(model: torch.nn.Module, weights: str, ignored_prefixes: Iterable[s
         _raise_mismatch(model, weights, {"missing": lacking, "unexpected": result.unexpected_keys})
     _check_whole(weights, state, own)
     # In the file's dtype and in the model's, whose range may be smaller.
-    _check_finite(weights, {**state, **model.state_dict()})
+    _check_finite(weights, {**state, **_tensors(model)})
 
 
 def class_names(weights: str | None) -> tuple[str, ...]:
@@ -171,6 +171,13 @@ def _is_plain_float(value: torch.Tensor) -> bool:
     return value.is_floating_point() and value.element_size() > 1
 
 
+def _tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """A state dict without what modules add by get_extra_state, which may be anything."""
+    import torch
+
+    return {name: value for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
+
+
 def _tied(state: Mapping[str, torch.Tensor]) -> list[list[str]]:
     """All names of each tensor that has several, such as an embedding that is also the weight of the last layer."""
     names: dict[Any, list[str]] = {}
@@ -184,7 +191,9 @@ def _check_tied(weights: str, state: Mapping[str, torch.Tensor], tied: Iterable[
     for names in tied:
         first, *others = [name for name in names if name in state] or [""]
         for name in others:
-            if not state[name].equal(state[first]):
+            dtype = min(state[name], state[first], key=lambda value: value.element_size()).dtype
+            one, other = state[first].to(dtype), state[name].to(dtype)  # a copy may be stored in half precision
+            if one.shape == other.shape and not one.equal(other):  # other shapes are named with the model's
                 raise ConfigurationError(
                     f"model.weights is {weights}, where {first} and {name} differ, and the model has one tensor for "
                     "both (tied weights); use a checkpoint of this model, or build the model without tying them"
@@ -192,9 +201,13 @@ def _check_tied(weights: str, state: Mapping[str, torch.Tensor], tied: Iterable[
 
 
 def _check_whole(weights: str, state: Mapping[str, torch.Tensor], own: Mapping[str, torch.Tensor]) -> None:
-    """Loading cuts off what an integer or boolean buffer cannot hold."""
+    """Loading cuts off what an integer or boolean buffer cannot hold; all integers but 0 are true."""
+    import torch
+
     for name, value in state.items():
         if name not in own or own[name].is_floating_point() or own[name].is_complex():
+            continue
+        if own[name].dtype == torch.bool and not value.is_floating_point():
             continue
         if count := int((value.to(own[name].dtype).to(value.dtype) != value).sum()):
             stored, wanted = (str(each.dtype).removeprefix("torch.") for each in (value, own[name]))
