@@ -1,5 +1,6 @@
 """What is said about a build: in the terminal, as a page, and in words shared with MLflow."""
 
+import dataclasses
 import html.parser
 import io
 import re
@@ -15,7 +16,9 @@ from lowerdeck.artifacts.files import write_json, write_table
 from lowerdeck.artifacts.plans import read_plan
 from lowerdeck.artifacts.quantization_report import write_quantization_report
 from lowerdeck.contracts.errors import LowerdeckError
-from lowerdeck.contracts.plan import PlannedNode, Reason, ReasonCode
+from lowerdeck.contracts.memories import Memory
+from lowerdeck.contracts.plan import CMSIS_NN, PlannedNode, Reason, ReasonCode
+from lowerdeck.firmware.memory_budget import Part, memory_budget
 from lowerdeck.pages import report
 from lowerdeck.pages.explanation import export
 from lowerdeck.provenance import lineage
@@ -66,6 +69,12 @@ class Page(html.parser.HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.text += data + "\n"
+
+
+def table_after(text: str, heading: str, next_heading: str) -> list[str]:
+    """The cells of the table between two headings."""
+    start = text.index(f"\n{heading}\n") + len(heading) + 2
+    return [line for line in text[start : text.index(f"\n{next_heading}\n", start)].splitlines() if line]
 
 
 class TestTerminal:
@@ -229,6 +238,18 @@ class TestPage:
         (drawn,) = re.findall(r'<svg class="track".*?</svg>', page, re.DOTALL)
         assert re.findall(r'height="([0-9.]+)"', drawn) == ["0.183", "1.000", "0.548"]
 
+    def test_every_part_of_a_memory_is_visible(self) -> None:
+        """Boards have five parts and more; the fifth had no colour."""
+        write_build()
+        memory = Memory(name="sram", size_bytes=4096, holds=["planned"])
+        parts = [Part(what=f"planned memory {n}", use="planned", size_bytes=10 + n, origin="x") for n in range(9)]
+        page = report.render(dataclasses.replace(read_build(), memory_budget=memory_budget(parts, [memory])))
+        colours = dict(re.findall(r"\.(p\d) { background: (#\w+);", page))
+        used = re.findall(r'class="part (p\d+)"', page)
+        assert len(used) == 9
+        assert len({colours[name] for name in used[:8]}) == 8
+        assert used[8] in colours
+
     def test_every_part_is_there(self) -> None:
         config = write_build()
         write_json(paths.LINEAGE, lineage.trace(config))
@@ -245,6 +266,23 @@ class TestPage:
         assert traced is not None
         for link in traced["links"]:
             assert link["sha256"] in shown
+
+    def test_operators_on_a_kernel_library_are_not_called_delegated(self) -> None:
+        """They were, beside a tile that said `0 of 3`."""
+        relu = dataclasses.replace(NODES[1], partition=None, processor=CMSIS_NN)
+        write_build(nodes=(NODES[0], relu, *NODES[2:]))
+        shown = Page(report.render(read_build())).text
+        assert table_after(shown, "Operators", "Partitions") == [
+            *("operator", "nodes", "delegated", "CMSIS-NN", "portable kernels"),
+            *("aten.convolution.default", "1", "1", "0", "0"),
+            *("aten.relu.default", "1", "0", "1", "0"),
+            *("aten.exp.default", "1", "0", "0", "1"),
+        ]
+        write_build()
+        shown = Page(report.render(read_build())).text
+        assert table_after(shown, "Operators", "Partitions")[:4] == [
+            *("operator", "nodes", "delegated", "portable kernels"),
+        ]
 
     def test_nothing_is_loaded_and_nothing_runs(self) -> None:
         write_build()

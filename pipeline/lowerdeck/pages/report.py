@@ -25,6 +25,7 @@ NUM_MISTAKES = 30
 MAX_ROWS = 40
 """Most rows of classes and of layers that are shown unfolded."""
 NO_REASON = "no reason given"
+DELEGATED, PORTABLE_KERNELS = "delegated", "portable kernels"
 
 
 def render(build: Build, *, has_comparison: bool = False) -> str:
@@ -152,16 +153,25 @@ def _classes(build: Build) -> list[tuple[str | int, ...]]:
 def _plan(plan: DelegationPlan) -> dict[str, Any]:
     computing = [node for node in plan.nodes if node.compute]
     operators = Counter(node.operator for node in computing)
-    delegated = Counter(node.operator for node in computing if not node.is_portable)
+    where = Counter((node.operator, _executor(node)) for node in computing)
+    executors = (DELEGATED, *plan.places[len(plan.partitions) :], PORTABLE_KERNELS)
     return {
         "plan": plan,
         "by_reason": _by_reason([node for node in computing if node.is_portable]),
+        "executors": executors,
         "by_operator": [
-            (name, count, delegated[name], count - delegated[name]) for name, count in operators.most_common()
+            (name, count, *(where[name, executor] for executor in executors)) for name, count in operators.most_common()
         ],
         "by_partition": _by_partition(plan),
         "nodes": [_node(node) for node in computing],
     }
+
+
+def _executor(node: PlannedNode) -> str:
+    """Who computes a node: the delegate in any of its partitions, a kernel library, or portable kernels."""
+    if node.partition is not None:
+        return DELEGATED
+    return PORTABLE_KERNELS if node.is_portable else node.place
 
 
 def _by_reason(nodes: Sequence[PlannedNode]) -> list[tuple[str, str, int, str]]:
