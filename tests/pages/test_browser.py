@@ -46,7 +46,12 @@ def compared() -> str:
                 metrics,
                 compiler=target,
                 program_sha256=str(number),
-                params={"target.name": target, "target.options.kept": kept, "model.name": "a model's name"},
+                params={
+                    "target.name": target,
+                    "target.options.kept": kept,
+                    "model.name": "a model's name",
+                    "dataset.options.counts.hot dog": ("0.5", "9", "0.25", "10")[number % 4],
+                },
                 texts={"ram_unknown": "what XNNPACK packs"} if target == "xnnpack_cpu" else {},
                 run_id=f"{number:02d}" + "ab" * 15,
             )
@@ -199,6 +204,46 @@ def test_filters_do_what_they_say(shown: Callable[..., Any]) -> None:
     chosen["target.options.kept"].select_by_index(0)
     driver.find_element(By.ID, "find").send_keys("op3")
     assert sorted(visible(driver)) == ["06ababab", "07ababab"]
+
+
+def test_a_parameter_is_sorted_by_value(shown: Callable[..., Any]) -> None:
+    """0.25 stood behind 0.5: 25 and 5 were compared."""
+    from selenium.webdriver.common.by import By
+
+    driver = shown("compare")
+    driver.find_element(By.ID, "find").send_keys("ab")  # all, which unfolds the targets
+    (head,) = [head for head in driver.find_elements(By.CSS_SELECTOR, ".builds thead th") if "hot dog" in head.text]
+    head.click()
+    cells = (
+        "return [...document.querySelectorAll('.builds tbody')].map("
+        "body => [...body.querySelectorAll('tr[data-row]')].map(row => row.cells[arguments[0].cellIndex].textContent))"
+    )
+    ascending = [["0.25"] * 3 + ["0.5"] * 3, ["9"] * 3 + ["10"] * 3]
+    assert driver.execute_script(cells, head) == ascending
+    head.click()
+    assert driver.execute_script(cells, head) == [body[::-1] for body in ascending]
+
+
+def test_builds_are_found_by_their_target(shown: Callable[..., Any]) -> None:
+    """It is the heading of their rows alone."""
+    from selenium.webdriver.common.by import By
+
+    driver = shown("compare")
+    driver.find_element(By.ID, "find").send_keys("xnnpack_cpu op3")
+    assert visible(driver) == ["07ababab"]
+
+
+def test_a_key_with_a_space_filters(shown: Callable[..., Any]) -> None:
+    """The script ended in a TypeError, and with it all filters."""
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.support.ui import Select
+
+    driver = shown("compare")
+    (box,) = driver.find_elements(By.CSS_SELECTOR, 'select[data-parameter$="hot dog"]')
+    assert [option.text for option in Select(box).options] == ["all", "0.25", "0.5", "9", "10"]
+    Select(box).select_by_value("9")
+    assert sorted(visible(driver)) == ["01ababab", "05ababab", "09ababab"]
+    assert driver.get_log("browser") == []
 
 
 def test_links_between_pages_lead_to_files_beside_them(shown: Callable[..., Any]) -> None:

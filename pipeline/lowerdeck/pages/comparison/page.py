@@ -18,7 +18,7 @@ from lowerdeck.comparison.parameters import Parameter
 from lowerdeck.comparison.pareto import Standing
 from lowerdeck.comparison.terminal import shown_columns
 from lowerdeck.pages import rendering
-from lowerdeck.pages.comparison.parallel import parallel
+from lowerdeck.pages.comparison.parallel import natural, parallel
 from lowerdeck.pages.comparison.plots import INELIGIBLE, Look, scatter
 from lowerdeck.pages.comparison.tables import SIGNS, builds_table, effects_tables, flavor_tables
 
@@ -82,7 +82,9 @@ def render(comparison: Comparison, title: str, folder: Path | None) -> str:
 def _choices(comparison: Comparison) -> list[tuple[str, list[str]]]:
     """(parameter, its values) to choose from."""
     every = [one for found in comparison.configurations.values() for one in found]
-    values = {parameter.key: sorted({one[parameter.key] for one in every}) for parameter in comparison.parameters}
+    values = {
+        parameter.key: sorted({one[parameter.key] for one in every}, key=natural) for parameter in comparison.parameters
+    }
     return [(key, found) for key, found in values.items() if 1 < len(found) <= MAX_CHOICES]
 
 

@@ -59,7 +59,7 @@ def parallel(
 
 
 def _of_parameter(parameter: Parameter) -> _Scale:
-    values = sorted(set(parameter.values), key=_natural)
+    values = sorted(set(parameter.values), key=natural)
     position = {value: _at(number / max(1, len(values) - 1)) for number, value in enumerate(values)}
     every = -(-len(values) // MAX_LABELS)
     section, _, rest = parameter.key.rpartition(".")
@@ -88,7 +88,8 @@ def _of_column(column: Column, builds: Sequence[ComparedBuild]) -> _Scale:
     return _Scale(title=axis_title, subtitle=subtitle, crossings=crossings, labels=labels)
 
 
-def _natural(value: str) -> tuple[bool, float, str]:
+def natural(value: str) -> tuple[bool, float, str]:
+    """Key that sorts numbers by value, and other texts behind them."""
     try:
         return (False, float(value), value)
     except ValueError:

@@ -15,7 +15,7 @@
   const card = document.getElementById("card");
   const more = document.getElementById("more");
   const form = document.querySelector(".controls");
-  const words = rows.map((row) => row.textContent.toLowerCase());
+  const words = rows.map((row) => `${row.parentNode.dataset.target} ${row.textContent}`.toLowerCase());
   let showAll = false;
   let kept = null;
 
@@ -58,8 +58,15 @@
   // A merged row has the values of all its configurations. The target is no column: it heads the rows.
   function has(row, key, value) {
     if (key === "target") return row.parentNode.dataset.target === value;
-    const column = heads.findIndex((head) => headText(head).replace(/\s/g, "") === key);
+    const column = heads.findIndex((head) => head.dataset.key === key);
     return JSON.parse(row.cells[column].dataset.choices).includes(value);
+  }
+
+  // Numbers by value, which puts 0.25 before 0.5, and behind them other texts naturally.
+  function compareTexts(a, b) {
+    const [x, y] = [a, b].map((text) => (text === "" ? NaN : Number(text)));
+    if (Number.isNaN(x) && Number.isNaN(y)) return a.localeCompare(b, undefined, { numeric: true });
+    return Number.isNaN(x) - Number.isNaN(y) || x - y;
   }
 
   function sort(head, column) {
@@ -78,7 +85,7 @@
         const [noA, noB] = [Number.isNaN(a), Number.isNaN(b)];
         if (noA || noB) return noA - noB;
         return typeof a === "number" && typeof b === "number" ? sign * (a - b)
-          : sign * String(a).localeCompare(String(b), undefined, { numeric: true });
+          : sign * compareTexts(String(a), String(b));
       });
       body.append(...sorted.map(([, row]) => row));
     }
