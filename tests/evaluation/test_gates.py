@@ -9,7 +9,7 @@ import pytest
 
 from lowerdeck.config.schema import GatesConfig
 from lowerdeck.contracts.errors import GateError
-from lowerdeck.evaluation.gates import bounds, check_gates, failed_gates
+from lowerdeck.evaluation.gates import bounds, check_gates, exact, failed_gates
 
 GATES = [field.name for field in dataclasses.fields(GatesConfig) if field.name not in ("name", "metrics")]
 METRICS: dict[str, Any] = {
@@ -92,6 +92,21 @@ def test_a_figure_that_is_missing_or_nan_fails(gate: str) -> None:
         check_gates({gate: 0.5}, {})
     with pytest.raises(GateError, match="nan"):
         check_gates({gate: 0.5}, {metric(gate): float("nan")})
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (12_501_633.0, "12501633"),
+        (5_000_000_000_001, "5000000000001"),
+        (1234567.5, "1234567.5"),
+        (0.98999, "0.98999"),
+        (0.1 + 0.2, "0.3"),
+        (float("inf"), "inf"),
+    ],
+)
+def test_values_that_differ_differ_as_text(value: float, text: str) -> None:
+    assert exact(value) == text
 
 
 def test_all_that_fail_are_listed_and_none_that_hold() -> None:

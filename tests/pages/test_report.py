@@ -200,9 +200,21 @@ class TestMarkdown:
         lines = as_markdown(read_build()).splitlines()
         assert lines[0] == r"### tiny on neutron\_imxrt700: does not ship"
         assert "- **failed**: `min_quantized_accuracy` 0.9, measured 0.75, margin -16.7 %" in lines
-        assert "- passed: `min_delegated_share` 0.5, measured 0.666667, margin +33.3 %" in lines
+        assert "- passed: `min_delegated_share` 0.5, measured 0.6666666667, margin +33.3 %" in lines
         assert "| quantized accuracy | 75.00 % of 4 samples |" in lines
         assert all(line.count("|") - line.count(r"\|") == 3 for line in lines if line.startswith("|"))
+
+
+def test_a_value_beside_its_bound_is_exact_everywhere() -> None:
+    """`passed max_total_macs 1.25016e+07: 1.25016e+07`, although they differ by one."""
+    bounds = {"max_total_macs": 12_501_633, "min_delegated_share": 0.5}
+    config = write_build({"total_macs": 12_501_632}, gates={"name": "strict", "metrics": bounds})
+    build = read_build()
+    shown = " ".join(Page(report.render(build)).text.split())
+    assert "passed max_total_macs 12501633: 12501632" in shown
+    assert "- passed: `max_total_macs` 12501633, measured 12501632, margin +0.0 %" in as_markdown(build)
+    bundled = dict(summary.bundle_record(config, build.metrics))
+    assert bundled["gate max_total_macs"] == "12501633: passed"
 
 
 def _pages_of_the_build() -> tuple[str, str]:

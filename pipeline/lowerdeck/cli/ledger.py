@@ -173,9 +173,11 @@ def _markdown(found: LedgerDifference, revision: str) -> Iterator[str]:
 
 def _cells(change: LedgerChange) -> tuple[str, ...]:
     """One row: verdict, where, both values with their intervals, and the change."""
+    from lowerdeck.evaluation.gates import exact
+
     moved = ""
     if isinstance(change.before, (int, float)) and isinstance(change.now, (int, float)):
-        moved = f"{change.now - change.before:+.6g}"
+        moved = ("+" if change.now > change.before else "") + exact(change.now - change.before)
         if change.before:
             moved += f" ({(change.now - change.before) / abs(change.before):+.2%})"
     before, now = _value(change.before, change.interval_before), _value(change.now, change.interval_now)
@@ -183,8 +185,10 @@ def _cells(change: LedgerChange) -> tuple[str, ...]:
 
 
 def _value(value: float | str | None, interval: tuple[float, float] | None) -> str:
+    from lowerdeck.evaluation.gates import exact
+
     if value is None:
         return "not measured"
     if isinstance(value, str):
         return " ".join(value.split())
-    return f"{value:g}" if interval is None else f"{value:g} (95 %: {interval[0]:g} to {interval[1]:g})"
+    return exact(value) + ("" if interval is None else f" (95 %: {interval[0]:g} to {interval[1]:g})")

@@ -95,11 +95,12 @@ def _print_summary(records: Sequence[PointRecord], console: Console, seconds: fl
 
 def _print_best(prepared: Prepared, console: Console) -> None:
     """Print the best points of a search."""
+    from lowerdeck.evaluation.gates import exact
     from lowerdeck.sweeps import search
 
     found = search.best(prepared.folder.hydra, prepared.sweep.objectives)
     for point in found:
-        metrics = ", ".join(f"{name} {value:.6g}" for name, value in point.metrics.items())
+        metrics = ", ".join(f"{name} {exact(value)}" for name, value in point.metrics.items())
         console.print(f"best: {' '.join(point.overrides)}: {metrics}", markup=False, highlight=False, soft_wrap=True)
 
 

@@ -56,14 +56,14 @@ def failed_gates(bounds: Mapping[str, float | None], metrics: Mapping[str, Any])
         value = metrics.get(name, "not measured")
         if not isinstance(value, (int, float)) or isinstance(value, bool):
             advice = "" if name in metrics else did_you_mean(name, metrics)
-            failed[gate] = f"gates.{gate}: {name} is {value!r}, the bound is {_exact(bound)}{advice}"
+            failed[gate] = f"gates.{gate}: {name} is {value!r}, the bound is {exact(bound)}{advice}"
         # Negated comparisons, so that NaN fails.
         elif not (value >= bound if side == "min" else value <= bound):
             relation = "less" if side == "min" else "more"
-            failed[gate] = f"gates.{gate}: {name} is {_exact(value)}, {relation} than the bound {_exact(bound)}"
+            failed[gate] = f"gates.{gate}: {name} is {exact(value)}, {relation} than the bound {exact(bound)}"
     return failed
 
 
-def _exact(value: float) -> str:
+def exact(value: float) -> str:
     """The value with all significant digits: 0.98999 must not read 0.99 next to a bound of 0.99."""
-    return format(value, ".10g")
+    return format(value, ".0f" if float(value).is_integer() else ".10g")

@@ -12,6 +12,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from lowerdeck.evaluation.gates import exact
 from lowerdeck.pages.template_bytecode import TemplateBytecode
 from lowerdeck.tracking.address import LOCAL_PAGES
 
@@ -44,7 +45,7 @@ def _environment() -> jinja2.Environment:
         bytecode_cache=TemplateBytecode(Path(__file__).parent, hashlib.sha256(Path(__file__).read_bytes()).hexdigest()),
     )
     environment.globals["local_pages"] = LOCAL_PAGES
-    environment.filters |= {"thousands": "{:,}".format, "csp_digest": _csp_digest}
+    environment.filters |= {"thousands": "{:,}".format, "exact": exact, "csp_digest": _csp_digest}
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     return environment
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from lowerdeck.evaluation.gates import exact
 from lowerdeck.formats.markdown import plain_text
 from lowerdeck.report import summary
 from lowerdeck.report.build import Build
@@ -22,9 +23,10 @@ def _lines(build: Build) -> Iterator[str]:
     yield ""
     yield from (f"- {plain_text(reason)}" for reason in (*found.reasons, *found.notes))
     for gate in found.gates:
-        value = "not measured" if gate.value is None else f"{gate.value:.6g}"
+        value = "not measured" if gate.value is None else exact(gate.value)
         margin = "" if gate.margin is None else f", margin {100 * gate.margin:+.1f} %"
-        yield f"- {'passed' if gate.passed else '**failed**'}: `{gate.name}` {gate.bound:g}, measured {value}{margin}"
+        judged = "passed" if gate.passed else "**failed**"
+        yield f"- {judged}: `{gate.name}` {exact(gate.bound)}, measured {value}{margin}"
     yield "\n| metric | value |\n| --- | --- |"
     for what, value in summary.rows(build.config, build.metrics, build.manifest):
         yield f"| {plain_text(what)} | {plain_text(value)} |"

@@ -81,7 +81,10 @@ def bundle_record(config: Config, metrics: Mapping[str, Any]) -> list[tuple[str,
     chosen = gates.bounds(config.gates).items()
     bounds = {name: bound for name, bound in chosen if bound is not None and not gates.is_of_device(name)}
     failed = gates.failed_gates(bounds, metrics)
-    table += [(f"gate {name}", f"{bound:g}: {failed.get(name, 'passed')}") for name, bound in sorted(bounds.items())]
+    table += [
+        (f"gate {name}", f"{gates.exact(bound)}: {failed.get(name, 'passed')}")
+        for name, bound in sorted(bounds.items())
+    ]
     return table + [(DEFECTS, f"it {defect}") for defect in defects(metrics)]
 
 

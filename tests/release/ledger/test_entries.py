@@ -135,6 +135,19 @@ def test_models_whose_names_differ_in_replaced_characters_have_files_of_their_ow
     assert file_name("my_net") == "my_net.yaml"
 
 
+def test_a_difference_of_some_bytes_in_a_million_is_seen(capsys: pytest.CaptureFixture[str]) -> None:
+    """Both sizes were `1.23457e+06`."""
+    built({"program_bytes": 1_234_567})
+    assert ledger("update") == 0
+    commit()
+    built({"program_bytes": 1_234_573})
+    assert ledger("update") == 0
+    capsys.readouterr()
+    assert ledger("diff", "HEAD", "--md") == 0
+    (row,) = [line for line in capsys.readouterr().out.splitlines() if "program_bytes" in line]
+    assert row.endswith("| program_bytes | 1234567 | 1234573 | +6 (+0.00%) |")
+
+
 def test_the_same_builds_give_the_same_bytes_in_any_order(capsys: pytest.CaptureFixture[str]) -> None:
     both: list[Callable[[], None]] = [built, lambda: built(quantization={"name": "int8_per_tensor"})]
     texts = []
