@@ -156,8 +156,10 @@ def _join_unique(names: Sequence[str]) -> str:
 
 def in_hard_sigmoid(refused: UndelegatedNode) -> bool:
     """Whether the node belongs to a hard sigmoid that Neutron gets written out."""
-    operators = {node.operator for node in refused.float_region()}
-    return refused.graph.plan.backend == "neutron" and _HARD_SIGMOID <= operators <= _HARD_SIGMOID | _COPIES
+    possible = _HARD_SIGMOID | _COPIES
+    if refused.graph.plan.backend != "neutron" or refused.node.operator not in possible:
+        return False  # its region may be the whole network
+    return _HARD_SIGMOID <= {node.operator for node in refused.float_region()} <= possible
 
 
 def _dtype(refused: UndelegatedNode) -> str:

@@ -14,6 +14,9 @@ _SWEEPS = 6
 """Passes down and up that improve the order and the places."""
 _PASSING_WIDTH = 0.35
 """Width of an edge that passes a layer, in boxes."""
+MAX_PASSED = 50
+"""Most layers that an edge passes around their boxes. Longer ones have no places in between: an unrolled loop has one
+for every step, and its page would grow with the square of the steps."""
 
 Edge = tuple[str, str]
 
@@ -25,7 +28,7 @@ class Layout:
     places: Mapping[str, tuple[float, int]]
     """Box -> (place within its layer, layer)."""
     routes: Mapping[Edge, tuple[tuple[float, int], ...]]
-    """Edge -> places along it, from start to end."""
+    """Edge -> places along it, from start to end: in every layer, or in none in between where these are too many."""
 
     @property
     def width(self) -> float:
@@ -81,8 +84,10 @@ def _layers(nodes: Sequence[str], edges: Sequence[Edge]) -> dict[str, int]:
 
 
 def _chain(edge: Edge, layers: Mapping[str, int]) -> list[str]:
-    """The ends of an edge, and between them a name for every layer that it passes."""
+    """The ends of an edge, and between them a name for every layer that it passes, unless these are too many."""
     start, end = edge
+    if layers[end] - layers[start] - 1 > MAX_PASSED:
+        return [start, end]
     passing = [f"{start}\0{end}\0{layer}" for layer in range(layers[start] + 1, layers[end])]
     return [start, *passing, end]
 

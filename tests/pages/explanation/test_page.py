@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from lowerdeck.explain.graph import PlanGraph
-from lowerdeck.explain.layout import layered
+from lowerdeck.explain.layout import MAX_PASSED, layered
 from lowerdeck.explain.views import views
 from lowerdeck.pages.explanation import page
 from tests.handmade_plan import DEQUANTIZE, QUANTIZE, make_reason, network, node, plan, tensor
@@ -175,6 +175,26 @@ class TestLayout:
         drawn = layered(names, list(pairwise(names)))
         assert {place for place, _ in drawn.places.values()} == {0.0}
         assert (drawn.width, drawn.num_layers) == (1.0, 50)
+
+    def test_an_unrolled_loop_does_not_grow_with_the_square_of_its_steps(self) -> None:
+        """Every step takes its element from the first node: 32 MB for 200 steps of an RNN."""
+
+        def size(steps: int) -> int:
+            ops = [node("all", "aten.linear.default", partition="p")]
+            for step in range(steps):
+                takes = [tensor("all", 8)] + ([tensor(f"n{step - 1}", 8)] if step else [])
+                ops.append(node(f"n{step}", "aten.add.Tensor", takes, partition="p"))
+            text = page.render(plan(*ops), "loop")
+            assert not steps or f'data-from="all" data-to="n{steps - 1}"' in text
+            return len(text)
+
+        assert size(400) - size(200) < 1.2 * (size(200) - size(0))
+
+    def test_a_long_edge_bends_into_the_gap_beside_the_boxes(self) -> None:
+        names = [f"n{index}" for index in range(MAX_PASSED + 3)]
+        drawn = layered(names, [*pairwise(names), (names[0], names[-1])])
+        assert drawn.routes[names[0], names[-1]] == (drawn.places[names[0]], drawn.places[names[-1]])
+        assert drawn.width == 1.0
 
     def test_routes_begin_and_end_at_their_boxes(self) -> None:
         drawn = layered(["a", "b", "c", "e", "d"], self.EDGES)

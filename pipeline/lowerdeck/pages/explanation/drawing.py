@@ -12,6 +12,8 @@ from lowerdeck.explain.views import Box, View
 
 BOX_WIDTH, BOX_HEIGHT, _GAP_X, _GAP_Y, _MARGIN = 184, 42, 20, 24, 16
 """Pixels of a box, between boxes, and around the drawing."""
+_BOW = (BOX_WIDTH + _GAP_X) / 2 / 0.75
+"""How far the control points of a curve lie beside its ends for it to reach the middle of the gap."""
 _TITLE, _SUBTITLE = 20, 31
 """Characters that fit into a box's first and second line."""
 _HUES = (210, 145, 275, 35, 185, 320, 95, 245)
@@ -75,9 +77,16 @@ def _top(layer: int) -> int:
 
 
 def _path(route: Sequence[tuple[float, int]]) -> str:
-    """From the bottom of one box to the top of the other, straight through the layers in between."""
+    """From the bottom of one box to the top of the other, straight through the layers in between.
+
+    An edge without places in between bends into the gap beside its boxes, where boxes of one column do not hide it.
+    """
     middles = [_left(place) + BOX_WIDTH / 2 for place, _ in route]
     path = f"M{_number(middles[0])} {_top(route[0][1]) + BOX_HEIGHT}"
+    if route[1][1] - route[0][1] > 1:
+        first, second = (_number(middle + _BOW) for middle in middles)
+        top, head = _top(route[0][1]) + BOX_HEIGHT, _top(route[1][1])
+        return f"{path}C{first} {top} {second} {head} {_number(middles[1])} {head}"
     for index in range(1, len(route)):
         start, end, head = middles[index - 1], middles[index], _top(route[index][1])
         bend = _number(head - _GAP_Y / 2)
