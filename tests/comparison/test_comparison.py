@@ -1,12 +1,14 @@
 """Comparing builds made by hand: known Pareto sets, noise, parameters, effects."""
 
+import io
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
-from lowerdeck.comparison import conclusions, effects, exports, formatting, paired, sources
+from lowerdeck.comparison import conclusions, effects, exports, formatting, paired, sources, terminal
 from lowerdeck.comparison.builds import ComparedBuild, State, finite_metrics
 from lowerdeck.comparison.columns import Column, Kind, columns_of, kind_of
 from lowerdeck.comparison.comparison import compare
@@ -18,6 +20,7 @@ from lowerdeck.pages.comparison import page
 from lowerdeck.pages.comparison.plots import labelled_ticks, ticks
 from lowerdeck.tracking.recorded_run import RecordedRun
 from lowerdeck.tracking.ui import Location
+from tests.comparison.builds_by_hand import build as by_hand
 from tests.handmade_build import write_build
 
 
@@ -292,6 +295,24 @@ def test_the_build_in_the_workspace_is_judged_by_its_metrics(
     found = sources.from_workspace()
     assert found.state is state
     assert found.reason.startswith(reason)
+
+
+def test_ram_that_is_known_in_part_is_a_lower_bound_everywhere() -> None:
+    """Terminal and Markdown showed it as the whole, and the best."""
+    partly = {"ram_unknown": "what XNNPACK packs"}
+    known = {"ram_bytes": 900.0, "program_bytes": 1000.0}
+    found = compare(
+        [
+            by_hand("aaaa", known | {"ram_bytes": 500.0}, params={"target.name": "t", "q": "1"}, texts=partly),
+            by_hand("bbbb", known, params={"target.name": "t", "q": "2"}),
+        ]
+    )
+    text = io.StringIO()
+    terminal.print_comparison(found, Console(file=text, width=150), top=None)
+    rows = [line.split() for line in text.getvalue().splitlines() if line[:6].endswith(("aaaa", "bbbb"))]
+    assert [row[-2:] for row in rows] == [["≥", "500"], ["1,000", "900"]]
+    assert "| ≥ 500 |" in exports.as_markdown(found, "x")
+    assert not any(found.marks[column] for column in found.columns if column.metric == "ram_bytes")
 
 
 def test_nothing_is_best_where_all_builds_miss_their_gates() -> None:

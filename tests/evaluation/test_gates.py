@@ -9,7 +9,7 @@ import pytest
 
 from lowerdeck.config.schema import GatesConfig
 from lowerdeck.contracts.errors import GateError
-from lowerdeck.evaluation.gates import bounds, check_gates, exact, failed_gates
+from lowerdeck.evaluation.gates import bounds, check_gates, exact, failed_gates, percent
 
 GATES = [field.name for field in dataclasses.fields(GatesConfig) if field.name not in ("name", "metrics")]
 METRICS: dict[str, Any] = {
@@ -107,6 +107,13 @@ def test_a_figure_that_is_missing_or_nan_fails(gate: str) -> None:
 )
 def test_values_that_differ_differ_as_text(value: float, text: str) -> None:
     assert exact(value) == text
+
+
+@pytest.mark.parametrize(
+    ("share", "text"), [(1.0, "100.0 %"), (0.9997, "99.9 %"), (0.9996, "99.9 %"), (0.973, "97.3 %"), (0.0, "0.0 %")]
+)
+def test_less_than_all_is_never_100_percent(share: float, text: str) -> None:
+    assert percent(share) == text
 
 
 def test_all_that_fail_are_listed_and_none_that_hold() -> None:

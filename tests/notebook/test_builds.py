@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +12,11 @@ import pytest
 import lowerdeck
 from lowerdeck.config.params import with_values
 from lowerdeck.contracts.errors import LowerdeckError
-from lowerdeck.notebook.builds import Page
+from lowerdeck.contracts.plan import DelegationPlan
+from lowerdeck.notebook.builds import Build, Page
 from lowerdeck.tasks import fidelity
 from lowerdeck.workspace.creation import create
+from tests.handmade_build import write_config
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +74,22 @@ def test_parts_of_a_workspace_are_found_from_anywhere(workspace: Path) -> None:
     finally:
         params.write_text(before)
     assert sys.path == found
+
+
+def test_the_table_has_the_metric_of_the_task_with_all_its_digits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only accuracies were in it, and a share of 0.99996 was 1."""
+    monkeypatch.chdir(tmp_path)
+    config, plan = write_config(), DelegationPlan(backend="neutron", nodes=())
+    metrics = {"primary_metric": "miou", "quantized_miou": 0.6, "delegated_share": 0.99996, "program_bytes": 1_234_567}
+    shown = Build(
+        run_id="r", name="seg", config=config, metrics=metrics, plan=plan, program=b"",
+        tracking=config.tracking, workspace=tmp_path,
+    )._repr_html_()  # fmt: skip
+    assert re.findall("<th>(.*?)</th><td>(.*?)</td>", shown)[2:] == [
+        ("quantized_miou", "0.6"), ("delegated_share", "0.99996"), ("program_bytes", "1,234,567"),
+    ]  # fmt: skip
 
 
 def test_a_page_is_escaped_in_its_frame(tmp_path: Path) -> None:

@@ -3,7 +3,10 @@
 import dataclasses
 import html.parser
 import io
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,7 @@ from lowerdeck.provenance import lineage
 from lowerdeck.report import summary, terminal
 from lowerdeck.report.build import current_run_page, read_build
 from lowerdeck.report.markdown import as_markdown
+from lowerdeck.report.quantization import clipped_text
 from tests.handmade_build import LAYERS, NODES, write_build, write_config
 
 
@@ -215,6 +219,28 @@ def test_a_value_beside_its_bound_is_exact_everywhere() -> None:
     assert "- passed: `max_total_macs` 12501633, measured 12501632, margin +0.0 %" in as_markdown(build)
     bundled = dict(summary.bundle_record(config, build.metrics))
     assert bundled["gate max_total_macs"] == "12501633: passed"
+
+
+def test_shares_are_never_rounded_to_all() -> None:
+    """`1e+02 %` of values were clipped, and `mean 0.0004, 100.0 % exact` contradicts itself."""
+    off = {"delegated_error_max_lsb": 3.0, "delegated_error_mean_lsb": 0.0004, "delegated_exact_share": 0.9997}
+    assert summary.delegated_vs_quantized(off) == "max 3 LSB, mean 0.0004, 99.9 % exact"
+    assert [clipped_text(share) for share in (0.0, 0.00123, 0.5, 0.994, 0.997, 0.9999, 1.0)] == [
+        *("none", "0.12 %", "50 %", "99.4 %", "99.7 %", "99.9 %", "100.0 %"),
+    ]
+
+
+def test_names_of_classes_are_read_in_any_locale() -> None:
+    """In the one of many containers, C, classes.csv and confusion.csv could not be read."""
+    write_table(paths.CONFUSION, ("actual", "predicted"), [("Müll", "Katze")])
+    write_table(paths.CLASSES, ("class", "num_samples"), [("Müll", 1)])
+    program = (
+        "from lowerdeck.artifacts import evaluation_results as read, paths\n"
+        "print(ascii([*read.read_confusion(paths.CONFUSION).labels, read.read_classes(paths.CLASSES)[0].label]))"
+    )
+    ascii_only = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run([sys.executable, "-c", program], env=ascii_only, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == ascii(["Katze", "Müll", "Müll"]), done.stderr
 
 
 def _pages_of_the_build() -> tuple[str, str]:

@@ -95,7 +95,7 @@ def read_baseline() -> tuple[Outputs, list[int]]:
 
 def read_layers(path: Path) -> list[LayerMetrics]:
     """The layers in the CSV at `path`, worst first; empty where nothing is quantized."""
-    with path.open(newline="") as file:
+    with path.open(encoding="utf-8", newline="") as file:
         rows: list[dict[str, Any]] = list(csv.DictReader(file))
     for row in rows:
         lsb = float(row["lsb"]) if row["lsb"] else None

@@ -108,7 +108,7 @@ class Confusion:
 
 def read_confusion(path: Path) -> Confusion | None:
     """The confusion matrix of the pairs in the CSV at `path`; None if no sample has a label."""
-    with path.open(newline="") as file:
+    with path.open(encoding="utf-8", newline="") as file:
         pairs = Counter((row["actual"], row["predicted"]) for row in csv.DictReader(file))
     if not pairs:
         return None
@@ -130,7 +130,7 @@ class ClassAccuracies:
 def read_classes(path: Path) -> list[ClassAccuracies]:
     """The classes in the CSV at `path`; empty if no sample has a label."""
     classes = []
-    with path.open(newline="") as file:
+    with path.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             accuracies = {
                 name.removesuffix("_accuracy"): (float(row[name]), float(row[name + LOW]), float(row[name + HIGH]))

@@ -119,7 +119,7 @@ def _files_of(revision: str) -> Iterator[tuple[str, str]]:
 
 def _git(*arguments: str) -> str:
     try:
-        done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
+        done = subprocess.run(["git", *arguments], capture_output=True, encoding="utf-8", check=False)
     except OSError as error:
         raise LowerdeckError(f"git cannot be run: {error.strerror}") from None
     if done.returncode != 0:

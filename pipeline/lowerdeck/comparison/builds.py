@@ -11,6 +11,9 @@ from functools import cached_property
 from lowerdeck.evaluation.intervals import HIGH, LOW
 from lowerdeck.evaluation.metric_names import DESCRIPTIONS, DROPS, PRIMARY
 
+RAM_UNKNOWN = "ram_unknown"
+"""Key of a build's texts: the parts of its RAM that nobody knows."""
+
 
 class State(StrEnum):
     """Outcome of a build."""
@@ -84,6 +87,10 @@ class ComparedBuild:
         """Whether it is finished, passes its gates and has no defects; other builds are shown but never marked as the
         best."""
         return self.state is State.BUILT
+
+    def is_lower_bound(self, metric: str) -> bool:
+        """Whether the value of a metric is known in part only."""
+        return metric == "ram_bytes" and RAM_UNKNOWN in self.texts
 
     def interval(self, metric: str) -> tuple[float, float] | None:
         """The ends of a metric's 95 % interval; None if it has no interval."""

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from lowerdeck.comparison import formatting
-from lowerdeck.comparison.builds import ComparedBuild
+from lowerdeck.comparison.builds import RAM_UNKNOWN, ComparedBuild
 from lowerdeck.comparison.columns import Column
 from lowerdeck.comparison.comparison import Comparison
 from lowerdeck.comparison.pareto import Standing
-from lowerdeck.comparison.recommendations import RAM_UNKNOWN, Advantage, Recommendation, Step
+from lowerdeck.comparison.recommendations import Advantage, Recommendation, Step
 
 
 def sentences(comparison: Comparison) -> Iterator[str]:
@@ -137,7 +137,7 @@ def _caveats(it: Recommendation) -> list[str]:
 
 def _amount(column: Column, build: ComparedBuild) -> str:
     text = f"{formatting.number(column, column.value(build))} {formatting.unit(column)}".strip()
-    if column.metric == "ram_bytes" and RAM_UNKNOWN in build.texts:
+    if build.is_lower_bound(column.metric):
         text = f"at least {text}"
     ends = formatting.interval(column, column.interval(build))
     return f"{text} ({ends})" if ends else text

@@ -158,6 +158,6 @@ def as_markdown(comparison: Comparison, title: str) -> str:
         mark = "**ship** " if build.label in comparison.recommended else ""
         cells = [mark + " = ".join(each.label for each in (build, *build.identical))]
         cells += [plain_text(parameter.values[row]) for parameter in comparison.parameters]
-        cells += [formatting.number(column, column.value(build)) for column in columns]
+        cells += [formatting.value(column, build) for column in columns]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 
+from lowerdeck.comparison.builds import ComparedBuild
 from lowerdeck.comparison.columns import Column, Kind
 from lowerdeck.contracts.devices import Provenance
 
@@ -75,6 +76,12 @@ def number(column: Column, value: float | None, *, signed: bool = False) -> str:
     if is_count(column):  # a mean, which would be rounded to another count, or to none
         return f"{value:{sign}.2g}"
     return _decimal(value, sign)
+
+
+def value(column: Column, build: ComparedBuild) -> str:
+    """The value of a build without its unit, `≥` in front of a lower bound; `-` without one."""
+    text = number(column, column.value(build))
+    return f"≥ {text}" if text != "-" and build.is_lower_bound(column.metric) else text
 
 
 def _decimal(value: float, sign: str) -> str:

@@ -52,12 +52,14 @@ def best(column: Column, builds: Sequence[ComparedBuild]) -> ComparedBuild | Non
 def marks(column: Column, builds: Sequence[ComparedBuild], paired: Mapping[str, bool]) -> dict[str, Mark]:
     """Label -> mark, for the best values of a column and those within noise of the best.
 
-    Nothing is marked if no value can be distinguished from the best.
+    Nothing is marked if no value can be distinguished from the best, or if that is a lower bound and others are known.
     """
     leader = best(column, builds)
     if leader is None:
         return {}
     have = [build for build in builds if column.value(build) is not None]
+    if leader.is_lower_bound(column.metric) and not all(build.is_lower_bound(column.metric) for build in have):
+        return {}
     alike = [build for build in have if not distinguishable(column, leader, build, paired)]
     if len(alike) == len(have):
         return {}

@@ -14,9 +14,6 @@ from lowerdeck.comparison.columns import Column, Kind, columns_of
 from lowerdeck.comparison.marks import distinguishable, is_better
 from lowerdeck.comparison.pareto import Objective, parse_objectives
 
-RAM_UNKNOWN = "ram_unknown"
-"""Key of a build's texts: the parts of its RAM that nobody knows."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Step:

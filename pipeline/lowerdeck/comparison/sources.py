@@ -10,8 +10,7 @@ from typing import Any
 
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import sha256
-from lowerdeck.comparison.builds import ComparedBuild, State, finite_metrics
-from lowerdeck.comparison.recommendations import RAM_UNKNOWN
+from lowerdeck.comparison.builds import RAM_UNKNOWN, ComparedBuild, State, finite_metrics
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.evaluation.defects import defects
 from lowerdeck.evaluation.gates import all_bounds, failed_gates

@@ -127,7 +127,7 @@ def _metric_columns(comparison: Comparison, count: int, metrics: Sequence[str]) 
     for column in shown_columns(comparison, metrics):
         cells = []
         for build in comparison.builds[:count]:
-            text = formatting.number(column, column.value(build))
+            text = formatting.value(column, build)
             if (ends := formatting.interval(column, column.interval(build))) and column.value(build) is not None:
                 text += f" ({ends})"
             mark = comparison.marks[column].get(build.label)

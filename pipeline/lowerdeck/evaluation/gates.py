@@ -67,3 +67,8 @@ def failed_gates(bounds: Mapping[str, float | None], metrics: Mapping[str, Any])
 def exact(value: float) -> str:
     """The value with all significant digits: 0.98999 must not read 0.99 next to a bound of 0.99."""
     return format(value, ".0f" if float(value).is_integer() else ".10g")
+
+
+def percent(share: float, digits: int = 1) -> str:
+    """`share` in percent, rounded to `digits` behind the point; less than all never reads 100 %."""
+    return f"{100 * share if share >= 1 else min(100 * share, 100 - 10**-digits):.{digits}f} %"

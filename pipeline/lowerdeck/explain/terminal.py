@@ -12,6 +12,7 @@ from rich.text import Text
 
 from lowerdeck.contracts.plan import DelegationPlan, PlannedNode, PlannedTensor, Reason
 from lowerdeck.delegation.coverage import coverage
+from lowerdeck.evaluation.gates import percent
 from lowerdeck.explain.causes import Cause, Change, Trial
 from lowerdeck.explain.difference import Pair, PlanDifference
 from lowerdeck.explain.graph import PlanGraph
@@ -53,7 +54,7 @@ def print_summary(console: Console, graph: PlanGraph) -> None:
     """Print what the plan delegates, and what it computes wrongly."""
     plan, metrics = graph.plan, coverage(graph.plan)
     together = " altogether" if plan.libraries else ""
-    shares = f", {100 * metrics['accelerated_macs_share']:.1f} % of the MACs{together}" if metrics["total_macs"] else ""
+    shares = f", {percent(metrics['accelerated_macs_share'])} of the MACs{together}" if metrics["total_macs"] else ""
     _line(console, Text(f"{plan.backend}: {plan.summary}{shares}"))
     for mismatch in plan.mismatches:
         _line(console, Text(f"{MISMATCH}: {mismatch}", style="yellow"))

@@ -15,6 +15,8 @@ from lowerdeck.artifacts.files import write_bytes
 from lowerdeck.artifacts.plans import parse_plan
 from lowerdeck.config.schema import Config, TrackingConfig
 from lowerdeck.contracts.plan import DelegationPlan
+from lowerdeck.evaluation.gates import exact
+from lowerdeck.report import summary
 from lowerdeck.tracking import recorded_build
 from lowerdeck.tracking.recorded_run import RecordedRun
 from lowerdeck.tracking.runs import read_artifact, read_folder
@@ -26,11 +28,8 @@ if TYPE_CHECKING:
 
     from lowerdeck.runtime.program import HostProgram
 
-_SHOWN = (
-    *("float_accuracy", "quantized_accuracy", "delegated_accuracy", "delegated_share", "delegated_macs_share"),
-    *("partitions", "program_bytes", "planned_memory_bytes"),
-)
-"""Metrics of the table that a notebook shows; those that a build lacks are left out."""
+_SHOWN = ("delegated_share", "delegated_macs_share", "partitions", "program_bytes", "planned_memory_bytes")
+"""Metrics of the table in a notebook, below the first one of the task; those that a build lacks are left out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +86,8 @@ class Build:
 
     def _repr_html_(self) -> str:
         rows = [("build", self.name), ("run", self.run_id)]
-        rows += [(name, _shown(self.metrics[name])) for name in _SHOWN if name in self.metrics]
+        quality = [f"{program}_{summary.primary_metric(self.metrics)}" for program in summary.PROGRAMS]
+        rows += [(name, _shown(self.metrics[name])) for name in (*quality, *_SHOWN) if name in self.metrics]
         cells = "".join(f"<tr><th>{html.escape(name)}</th><td>{html.escape(text)}</td></tr>" for name, text in rows)
         return f"<table>{cells}</table>"
 
@@ -175,4 +175,4 @@ def read(tracking: TrackingConfig, run: RecordedRun) -> Build:
 
 
 def _shown(value: Any) -> str:
-    return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+    return exact(value) if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)

@@ -11,6 +11,7 @@ from lowerdeck.explain.graph import PlanGraph
 from lowerdeck.explain.views import views
 from lowerdeck.pages.explanation.drawing import BOX_HEIGHT, BOX_WIDTH, draw, hue
 from lowerdeck.report.overview import MemoryBar, QualityPoint, RangeRow
+from lowerdeck.report.quantization import clipped_text
 
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 560, 220, 64, 24, 18, 40
 _LEAST_SPAN = 0.002
@@ -83,7 +84,7 @@ def range_picture(rows: Sequence[RangeRow]) -> list[dict[str, Any]]:
         seen, possible = (f"{low:.4g} ... {high:.4g}" for low, high in (row.observed, row.representable))
         most = max(row.histogram, default=0) or 1
         heights = [math.sqrt(count / most) for count in row.histogram]
-        clipped = f"{100 * row.clipped_share:.2g} % clipped" if row.clipped_share else ""
+        clipped = f"{clipped_text(row.clipped_share)} clipped" if row.clipped_share else ""
         used = sum(count > 0 for count in row.histogram)
         label = f"observed {seen} of {possible}, in {used} of {len(row.histogram)} parts of the range"
         bars = [(number, f"{1 - height:.3f}", f"{height:.3f}") for number, height in enumerate(heights) if height]

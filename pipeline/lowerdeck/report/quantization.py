@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from lowerdeck.contracts.evaluation import LayerMetrics
 from lowerdeck.contracts.quantization import QuantizedTensor
+from lowerdeck.evaluation.gates import percent
 
 HEADER = ("tensor", "SQNR", "module", "type", "scale", "zero point", "representable", "observed", "clipped")
 
@@ -38,7 +39,7 @@ class TensorRow:
             _span(tensor.zero_points),
             f"{min(ends):.4g} ... {max(ends):.4g}" if ends else "found while it runs",
             f"{seen.minimum:.4g} ... {seen.maximum:.4g}" if seen else "",
-            _share(seen.clipped_share) if seen else "",
+            clipped_text(seen.clipped_share) if seen else "",
         )
 
 
@@ -65,5 +66,8 @@ def _span(values: Sequence[float]) -> str:
     return low if low == high else f"{low} ... {high}"
 
 
-def _share(share: float) -> str:
-    return f"{100 * share:.2g} %" if share else "none"
+def clipped_text(share: float) -> str:
+    """A clipped share in percent; `none` for 0."""
+    if not share:
+        return "none"
+    return f"{100 * share:.2g} %" if share < 0.99 else percent(share)

@@ -95,7 +95,7 @@ def device_rows(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
     where, table = metrics["device_provenance"], []
     if is_number(metrics.get("device_exact_share")):
         off = largest_difference(metrics)
-        equal = f"{100 * metrics['device_exact_share']:.2f} % equal the host's, at most {off} off"
+        equal = f"{gates.percent(metrics['device_exact_share'], 2)} equal the host's, at most {off} off"
         table.append(("outputs on the device", f"{equal} ({metrics['num_device_samples']} samples, {where})"))
     if "device_first_difference" in metrics:
         table.append(("outputs begin to differ at", str(metrics["device_first_difference"])))
@@ -156,7 +156,7 @@ def _of_program(metrics: Mapping[str, Any], name: str) -> str:
 def _value(value: Any, *, is_share: bool) -> str:
     if not is_number(value):
         return str(value)
-    return f"{100 * value:.2f} %" if is_share else f"{value:.4g}"
+    return gates.percent(value, 2) if is_share else f"{value:.4g}"
 
 
 def interval(metrics: Mapping[str, Any], name: str, scale: float | None = 100) -> str:
@@ -179,7 +179,7 @@ def delegated_vs_quantized(metrics: Mapping[str, Any]) -> str | None:
     if not is_number(metrics.get("delegated_error_max_lsb")):
         return None
     largest, mean = metrics["delegated_error_max_lsb"], metrics["delegated_error_mean_lsb"]
-    return f"max {largest:.4g} LSB, mean {mean:.2g}, {100 * metrics['delegated_exact_share']:.1f} % exact"
+    return f"max {largest:.4g} LSB, mean {mean:.2g}, {gates.percent(metrics['delegated_exact_share'])} exact"
 
 
 def delegation(metrics: Mapping[str, Any]) -> str:
@@ -200,7 +200,7 @@ def coverage(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("delegated parameters", "delegated_parameter_share", "total_parameters"),
     ):
         if metrics[total]:
-            table.append((what, f"{100 * metrics[share]:.1f} % of {metrics[total]:,}"))
+            table.append((what, f"{gates.percent(metrics[share])} of {metrics[total]:,}"))
     table.append(("crossings", f"{metrics['crossings']:,} tensors, {size(metrics['crossing_bytes'])} per inference"))
     at_boundary, inserted = metrics["transposes_at_boundary"], metrics.get("transposes_inserted")
     if at_boundary or inserted:

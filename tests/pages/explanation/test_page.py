@@ -125,6 +125,14 @@ class TestPage:
         shown = Page(page.render(plan(node("a", "aten.relu.default", partition="p")), "net"))
         assert "every node is delegated" in shown.text
 
+    def test_shares_of_nothing_are_left_out(self) -> None:
+        """`delegated MACs 100.0 % of 0` stood beside `0 of 1` nodes."""
+        text = Page(page.render(plan(node("a", "aten.relu.default")), "net")).text
+        assert "delegated compute nodes\n0 of 1" in text
+        assert "delegated MACs" not in text
+        assert "delegated parameters" not in text
+        assert "delegated MACs" in Page(page.render(network(), "net")).text
+
 
 class TestModules:
     def test_nodes_of_one_module_and_place_are_one_box(self) -> None:

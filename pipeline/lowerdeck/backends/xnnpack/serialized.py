@@ -40,7 +40,7 @@ def read_graph(payload: bytes) -> SerializedGraph:
         (Path(folder) / "graph.bin").write_bytes(graph)
         _flatc_decompile(folder, f"{folder}/schema.fbs", f"{folder}/graph.bin", ["--defaults-json"])
         # Bounds of activations may be infinite; flatc writes `inf`, Python reads `Infinity`.
-        decoded = json.loads(re.sub(r"\binf\b", "Infinity", (Path(folder) / "graph.json").read_text()))
+        decoded = json.loads(re.sub(r"\binf\b", "Infinity", (Path(folder) / "graph.json").read_text(encoding="utf-8")))
     values = [_tensor(value["xvalue_union"]) for value in decoded["xvalues"]]
     flags = (("input", 1), ("output", 2))  # XNN_VALUE_FLAG_EXTERNAL_INPUT and _OUTPUT
     external = {number: kind for kind, flag in flags for number, value in enumerate(values) if value["flags"] & flag}

@@ -13,7 +13,6 @@ from lowerdeck.comparison.effects import Effect, MetricChange
 from lowerdeck.comparison.marks import Mark, is_better, marks
 from lowerdeck.comparison.parameters import Parameter, differing
 from lowerdeck.comparison.pareto import Standing
-from lowerdeck.comparison.recommendations import RAM_UNKNOWN
 from lowerdeck.comparison.terminal import shown_columns
 from lowerdeck.pages.comparison.plots import Look
 
@@ -139,10 +138,9 @@ def _number(column: Column, build: ComparedBuild, mark: Mark | None) -> dict[str
     value = column.value(build)
     if value is None:
         return {"value": None, "why": build.texts.get(column.metric, "") or "not known"}
-    at_least = "≥ " if column.metric == "ram_bytes" and RAM_UNKNOWN in build.texts else ""
     return {
         "value": value,
-        "text": at_least + formatting.number(column, value),
+        "text": formatting.value(column, build),
         "interval": formatting.interval(column, column.interval(build)),
         "mark": mark,
     }

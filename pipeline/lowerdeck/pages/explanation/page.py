@@ -10,6 +10,7 @@ from typing import Any
 
 from lowerdeck.contracts.plan import DelegationPlan, PlannedNode
 from lowerdeck.delegation.coverage import coverage
+from lowerdeck.evaluation.gates import percent
 from lowerdeck.explain.causes import Trial, causes
 from lowerdeck.explain.costs import NodeCost, Profile
 from lowerdeck.explain.graph import PlanGraph
@@ -85,9 +86,13 @@ def _tiles(plan: DelegationPlan) -> list[tuple[str, str, str]]:
     crossing = f"{metrics['crossing_bytes']:,} bytes per inference, {metrics['transposes_at_boundary']} transposes"
     return [
         *_library_tiles(metrics, macs),
-        ("delegated compute nodes", nodes, f"{100 * metrics['delegated_share']:.1f} %"),
-        ("delegated MACs", f"{100 * metrics['delegated_macs_share']:.1f} %", f"of {macs:,}"),
-        ("delegated parameters", f"{100 * metrics['delegated_parameter_share']:.1f} %", f"of {parameters:,}"),
+        ("delegated compute nodes", nodes, percent(metrics["delegated_share"])),
+        *([("delegated MACs", percent(metrics["delegated_macs_share"]), f"of {macs:,}")] if macs else []),
+        *(
+            [("delegated parameters", percent(metrics["delegated_parameter_share"]), f"of {parameters:,}")]
+            if parameters
+            else []
+        ),
         ("partitions", f"{metrics['partitions']:,}", plan.backend),
         ("boundary crossings", f"{metrics['crossings']:,}", crossing),
     ]
@@ -98,8 +103,8 @@ def _library_tiles(metrics: Mapping[str, Any], macs: int) -> list[tuple[str, str
     if "cmsis_nn_compute_nodes" not in metrics:
         return []
     nodes = f"{metrics['cmsis_nn_compute_nodes']:,} of {metrics['compute_nodes']:,}"
-    share_of_macs = f"{100 * share(metrics['cmsis_nn_macs'], macs):.1f} %"
-    return [("compute nodes on CMSIS-NN", nodes, ""), ("MACs on CMSIS-NN", share_of_macs, f"of {macs:,}")]
+    shown = [("compute nodes on CMSIS-NN", nodes, "")]
+    return [*shown, ("MACs on CMSIS-NN", percent(metrics["cmsis_nn_macs"] / macs), f"of {macs:,}")] if macs else shown
 
 
 def _legend(plan: DelegationPlan, index_of: Mapping[str, int], number_of: Mapping[str, int]) -> list[dict[str, Any]]:
