@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import read_json, write_json
 from lowerdeck.contracts.devices import DeviceMetric, Provenance
+from lowerdeck.evaluation.gates import percent
 from lowerdeck.evaluation.metric_names import INFINITE
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def summary_line(metrics: Mapping[str, Any]) -> str:
         return f"not executed ({where}): {metrics['device_failure']}"
     parts = [f"{metrics['num_device_samples']} samples {where}"]
     if "device_exact_share" in metrics:
-        equal = f"{100 * metrics['device_exact_share']:.2f} % of outputs equal the host's"
+        equal = f"{percent(metrics['device_exact_share'], 2)} of outputs equal the host's"
         parts.append(f"{equal}, at most {largest_difference(metrics)} off")
     if "device_first_difference" in metrics:
         parts.append(f"they begin to differ at {metrics['device_first_difference']}")
