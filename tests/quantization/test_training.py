@@ -245,6 +245,31 @@ def test_labels_that_the_model_has_no_score_for_are_said(
         trained(lowered("xnnpack_cpu"))
 
 
+class Transposed(nn.Module):
+    """A weight [2 x 3072] that lies in memory as [3072 x 2]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.weight = nn.Parameter(torch.randn(3 * 32 * 32, 2).mul(0.01).t())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.linear(x.flatten(1), self.weight)
+
+
+def test_trained_weights_are_written_however_the_model_keeps_them(
+    lowered: Callable[[str], Lowered], tmp_path: Path
+) -> None:
+    """calibrate ended by an error of safetensors after the training."""
+    quantizer = scheme_quantizer(lowered("xnnpack_cpu").backend(), SCHEME)
+    assert quantizer is not None
+    training = Training(recipe=dataclasses.replace(RECIPE, epochs=1), split=TRAINING, checkpoints=Kept())
+    state = calibrate(export(Transposed().eval(), [[1, 3, 32, 32]]), quantizer, TRAINING.inputs()[:2], 2, training)
+    with chdir(tmp_path):
+        write_observers(state)
+        assert read_observers().trained["weight"].equal(state.trained["weight"])
+
+
 class Normed(nn.Module):
     """Batch norms that are folded and that are not, with eps and momentum of their own, and a dropout."""
 

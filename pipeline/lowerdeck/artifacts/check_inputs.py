@@ -16,10 +16,15 @@ if TYPE_CHECKING:
 
 def write_check_inputs(samples: Iterable[tuple[torch.Tensor, ...]]) -> None:
     """Write the first of `samples`, each the inputs of one call with their batch dimension."""
+    import torch
     from safetensors.torch import save
 
-    kept = enumerate(islice(samples, NUM_CHECK_INPUTS))
-    tensors = {f"{sample}.{index}": value.contiguous() for sample, inputs in kept for index, value in enumerate(inputs)}
+    tensors = {
+        # safetensors refuses tensors that share memory, as windows of a series or a mask of all samples do.
+        f"{sample}.{index}": value.clone(memory_format=torch.contiguous_format)
+        for sample, inputs in enumerate(islice(samples, NUM_CHECK_INPUTS))
+        for index, value in enumerate(inputs)
+    }
     write_bytes(paths.CHECK_INPUTS, save(dict(sorted(tensors.items()))))
 
 

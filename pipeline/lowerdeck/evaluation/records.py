@@ -19,6 +19,7 @@ from lowerdeck.contracts.evaluation import OutputSpec
 from lowerdeck.contracts.tasks import Task
 from lowerdeck.evaluation import fidelity
 from lowerdeck.evaluation.sample_groups import SampleGroup, SampleGroups
+from lowerdeck.formats.tensor_rows import reserve
 
 Array = npt.NDArray[Any]
 MAPPED_BYTES = 64 * 2**20
@@ -181,4 +182,5 @@ def _allocated(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     if math.prod(shape) * dtype.itemsize < MAPPED_BYTES:
         return np.zeros(shape, dtype)
     with tempfile.TemporaryFile() as file:  # the mapping keeps the file's content
+        reserve(file, math.prod(shape) * dtype.itemsize)
         return np.memmap(file, dtype=dtype, mode="w+", shape=shape)

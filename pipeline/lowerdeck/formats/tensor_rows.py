@@ -6,12 +6,14 @@ tensors one after the other. The files are ordinary ones, which safetensors read
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -52,10 +54,25 @@ def create(path: Path, tensors: Mapping[str, RowSpec], metadata: Mapping[str, st
         header[name] = {"dtype": _NAMES[spec.dtype], "shape": list(spec.shape), "data_offsets": [start, end]}
     encoded = json.dumps(header, sort_keys=True).encode()
     encoded += b" " * (-len(encoded) % 8)
-    with path.open("xb") as file:
+    with path.open("x+b") as file:
         file.write(len(encoded).to_bytes(8, "little") + encoded)
-        file.truncate(8 + len(encoded) + end)
+        file.flush()
+        reserve(file, 8 + len(encoded) + end)
     return _mapped(path, header, 8 + len(encoded), mode="r+")
+
+
+def reserve(file: IO[bytes], size: int) -> None:
+    """Extend a file that will be mapped to `size` bytes on disk: where it has a hole, a full disk ends the process.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    try:
+        os.posix_fallocate(file.fileno(), 0, size)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+            raise
+        file.truncate(size)  # a file system that reserves nothing
 
 
 def open_rows(path: Path) -> tuple[dict[str, npt.NDArray[Any]], dict[str, str]]:

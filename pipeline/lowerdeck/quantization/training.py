@@ -121,7 +121,10 @@ def train(
         training.checkpoints.save(epoch + 1, _tensors(prepared, optimizer))
     _find_ranges(prepared, inputs)
     _reobserve_weights(prepared)
-    trained = {name: parameter.detach().clone() for name, parameter in prepared.named_parameters()}
+    contiguous = torch.contiguous_format  # of a transposed weight, nothing else can be written
+    trained = {
+        name: parameter.detach().clone(memory_format=contiguous) for name, parameter in prepared.named_parameters()
+    }
     state = dataclasses.replace(observer_state(prepared), trained=trained)
     return dataclasses.replace(state, ranges=activation_ranges(prepared, inputs))
 
