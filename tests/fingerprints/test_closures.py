@@ -175,7 +175,13 @@ def test_code_of_the_user_counts_with_what_it_imports(workspace: Path, tmp_path:
 
 
 @pytest.mark.parametrize(
-    "line", ["importlib.import_module(f'plugins.nets.{kind}')", "__import__('plugins.nets.' + kind)"]
+    "line",
+    [
+        "importlib.import_module(f'plugins.nets.{kind}')",
+        "__import__('plugins.nets.' + kind)",
+        "hydra.utils.get_class(f'plugins.nets.{kind}.Net')",
+        "pydoc.locate(f'plugins.nets.{kind}')",
+    ],
 )
 def test_all_code_of_the_user_counts_where_it_imports_by_a_computed_name(
     workspace: Path, tmp_path: Path, line: str
@@ -184,13 +190,81 @@ def test_all_code_of_the_user_counts_where_it_imports_by_a_computed_name(
     (tmp_path / "stages").symlink_to(workspace / "stages")
     (tmp_path / "pipeline").symlink_to(workspace / "pipeline")
     (tmp_path / "plugins" / "nets").mkdir(parents=True)
-    (tmp_path / "plugins" / "zoo.py").write_text(f"import importlib\n\ndef make(kind):\n    return {line}.Net()\n")
+    (tmp_path / "plugins" / "zoo.py").write_text(f"def make(kind):\n    return {line}.Net()\n")
     (tmp_path / "plugins" / "plain.py").write_text("Net = 1\n")
     net = tmp_path / "plugins" / "nets" / "small.py"
     net.write_text("Net = 1\n")
     registry, plain = (config_for("xnnpack", options={"factory": f"plugins.{name}:make"}) for name in ("zoo", "plain"))
     assert "export" in changed_by(net, registry, tmp_path)
     assert not changed_by(net, plain, tmp_path)
+
+
+@pytest.mark.parametrize("has_init", [True, False])
+@pytest.mark.parametrize("is_beside", [True, False])
+def test_code_that_code_of_the_user_imports_counts_though_plugins_does_not_list_it(
+    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_init: bool, is_beside: bool
+) -> None:
+    """An edit of research/ rebuilt nothing, and compose did not say that DVC does not watch it."""
+    root = tmp_path / "workspace"
+    (root / "plugins").mkdir(parents=True)
+    (root / "stages").symlink_to(workspace / "stages")
+    (root / "pipeline").symlink_to(workspace / "pipeline")
+    (root / "wandb").mkdir()
+    (root / "plugins" / "net.py").write_text("import torch, wandb\nfrom closures_research.parts import layers\n")
+    research = (root if is_beside else tmp_path / "elsewhere") / "closures_research"
+    (research / "parts").mkdir(parents=True)
+    if has_init:
+        (research / "__init__.py").touch()
+    (research / "parts" / "layers.py").write_text("import closures_helpers\n")
+    (research.parent / "closures_helpers.py").touch()
+    if not is_beside:
+        monkeypatch.syspath_prepend(research.parent)
+    monkeypatch.chdir(root)
+    config = config_for("xnnpack", options={"factory": "plugins.net:build"})
+    assert "export" in changed_by(research / "parts" / "layers.py", config, root)
+    assert "export" in changed_by(research.parent / "closures_helpers.py", config, root)
+    outside = unwatched_by(config, ["plugins"])
+    assert [Path(path).resolve() for path in outside] == [research.parent / "closures_helpers.py", research]
+
+
+def test_code_that_an_option_names_with_a_dot_counts(workspace: Path, tmp_path: Path) -> None:
+    """An edit of a network that an installed library opens by the text of an option rebuilt nothing."""
+    (tmp_path / "stages").symlink_to(workspace / "stages")
+    (tmp_path / "pipeline").symlink_to(workspace / "pipeline")
+    (tmp_path / "plugins").mkdir()
+    for name in ("net", "bodies", "other"):
+        (tmp_path / "plugins" / f"{name}.py").write_text("Net = 1\n")
+    options = {"factory": "plugins.net:Net", "kwargs": {"body": "plugins.bodies.Mlp.Wide"}}
+    config = config_for("xnnpack", options=options)
+    assert "export" in changed_by(tmp_path / "plugins" / "bodies.py", config, tmp_path)
+    assert not changed_by(tmp_path / "plugins" / "other.py", config, tmp_path)
+
+
+def test_odd_files_and_folders_beside_code_of_the_user(workspace: Path, tmp_path: Path) -> None:
+    """They were unforeseen errors of compose, and bytecode made export run again."""
+    (tmp_path / "stages").symlink_to(workspace / "stages")
+    (tmp_path / "pipeline").symlink_to(workspace / "pipeline")
+    (tmp_path / "net.py").write_text(
+        "import importlib\ntry:\n    from .zoo import a\nexcept ImportError:\n    import zoo\n"
+    )
+    deep = tmp_path / "zoo" / "nets" / "v2.0"
+    deep.mkdir(parents=True)
+    for file in (tmp_path / "zoo" / "__init__.py", deep / "net.py"):
+        file.touch()
+    (tmp_path / "zoo" / "draft.py").write_text("def (:\n")
+    config = config_for("xnnpack", options={"factory": "net:build"})
+    config["build"]["plugins"] = ["net", "zoo"]
+    before = stage_code(config, tmp_path)
+    for cache in (
+        deep / "__pycache__" / "net.cpython-311.pyc",
+        deep / ".ipynb_checkpoints" / "net.json",
+        deep / "a.pyc",
+    ):
+        cache.parent.mkdir(exist_ok=True)
+        cache.touch()
+    assert stage_code(config, tmp_path) == before
+    for file in (deep / "net.py", tmp_path / "zoo" / "draft.py"):
+        assert "export" in changed_by(file, config, tmp_path)
 
 
 def test_unwatched_files_of_a_target_and_code_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,15 +354,17 @@ def test_code_of_the_user_is_found_on_the_import_path_unless_it_is_installed(
         (folder / package).mkdir(parents=True)
         (folder / package / "__init__.py").touch()
         monkeypatch.syspath_prepend(folder)
+    (own / "closures_folder").mkdir()
     (own / "closures_module.py").touch()
     (workspace / "closures_file.py").touch()
-    named = ("package.net", "module", "installed", "here", "file", "nowhere")
+    named = ("package.net", "module", "folder", "installed", "here", "file", "nowhere")
     sources = Sources.of_workspace(workspace, [f"closures_{name}" for name in (*named, "package")])
     assert sources.roots == {
         "stages": workspace,
         "lowerdeck": REPOSITORY / "pipeline",
         "closures_package": own,
         "closures_module": own,
+        "closures_folder": own,
         "closures_here": workspace,
         "closures_file": workspace,
     }

@@ -72,6 +72,16 @@ def test_malformed_paths(path: str) -> None:
         check(path)
 
 
+def test_a_model_in_folders_without_init(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was an unforeseen KeyError of compose."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "factory_folder" / "nets" / "deep").mkdir(parents=True)
+    (tmp_path / "factory_folder" / "nets" / "deep" / "small.py").write_text("def net(width): pass\n")
+    check("factory_folder.nets.deep.small:net", plugins=("factory_folder",), width=3)
+    with pytest.raises(ConfigurationError, match=r"factory_folder\.nets has no module dep\. Did you mean deep\?"):
+        check("factory_folder.nets.dep.small:net", plugins=("factory_folder",), width=3)
+
+
 def test_names_that_do_not_exist_get_a_suggestion() -> None:
     with pytest.raises(ConfigurationError, match=r"has no Resnet8\. Did you mean ResNet8\?"):
         check("lowerdeck.models.networks.resnet8:Resnet8")

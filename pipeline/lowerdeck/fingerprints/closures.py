@@ -3,13 +3,14 @@
 Modules of plug points count only if the configuration chooses them: a build for one backend does not depend on the code
 of another. A string that names a module, or a file next to the module that contains the string, counts as an import,
 because child processes are started by such names. Where code of the user imports by names that it computes, all of the
-user's code counts.
+user's code counts. That is what `plugins` lists, and what this imports in the workspace or on the import path.
 """
 
 from __future__ import annotations
 
 import functools
 import os
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,15 +18,19 @@ from typing import Any
 
 from lowerdeck.fingerprints.data import unwatched
 from lowerdeck.fingerprints.digests import IGNORED, digest, file_digest
-from lowerdeck.fingerprints.imports import KEPT, imports_of
+from lowerdeck.fingerprints.imports import KEPT, Imports, imports_of
 from lowerdeck.registry.components import module_of
 
 PACKAGE = "lowerdeck"
 STAGES = "stages"
 _MOST_NAMED = 5
 """Files and folders outside of those that DVC watches that are named one by one."""
-_IMPORTS_BY_NAME = (b"importlib", b"pkgutil", b"__import__")
+_IMPORTS_BY_NAME = (b"importlib", b"pkgutil", b"__import__", b"hydra", b"pydoc", b"runpy")
 """Words in the source of a module that may import others by a name that it computes."""
+_INSTALLED = ("site-packages", "dist-packages")
+"""Folders of packages that change with their version."""
+_TOOLS = frozenset({"torch", "torchao", "torchaudio", "torchvision", "executorch", "timm", "transformers", "numpy"})
+"""Packages that are nobody's own code, even where they are used from a clone of their sources."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +75,8 @@ PLUG_POINTS = (
 class Sources:
     """Locations of modules' source files."""
 
-    roots: Mapping[str, Path]
-    """Top-level package -> the folder that contains it."""
+    roots: dict[str, Path]
+    """Top-level package -> the folder that contains it; extended by what code of the user turns out to import."""
 
     @classmethod
     def of_workspace(cls, workspace: Path, plugins: Sequence[str] = ()) -> Sources:
@@ -93,6 +98,18 @@ class Sources:
         """The folder or file of each of the user's packages."""
         places = {name: root / name for name, root in self.roots.items() if name not in (STAGES, PACKAGE)}
         return {name: place if place.is_dir() else place.with_suffix(".py") for name, place in places.items()}
+
+    def add_imported(self, named: Imports) -> None:
+        """Add the packages of modules that code of the user imports, unless they are installed."""
+        for module, name in named.names:
+            top = module.partition(".")[0]
+            if top in self.roots or top in _TOOLS or top in sys.stdlib_module_names:
+                continue
+            # A folder of this name may be anything: `import wandb` finds that of its records.
+            if (folder := _folder_of(top, self.roots[STAGES])) is not None:
+                found = Sources(roots={top: folder})
+                if found.file(module) or found.file(f"{module}.{name}"):
+                    self.roots[top] = folder
 
     def file(self, module: str) -> Path | None:
         """Source file of `module`; None if it is not in one of these packages."""
@@ -188,8 +205,10 @@ def unwatched_by(config: Mapping[str, Any], watched: Iterable[str], read: Collec
         watched: Files and folders relative to the current folder, which is that of the workspace.
         read: See `unwatched`.
     """
-    code = Sources.of_workspace(Path.cwd(), config["build"]["plugins"]).own()
-    options = config["model"], config["dataset"], config["target"], [*map(str, code.values())]
+    sources = Sources.of_workspace(Path.cwd(), config["build"]["plugins"])
+    if sources.own():
+        stage_closures(config, sources)  # adds what listed code imports
+    options = config["model"], config["dataset"], config["target"], [*map(str, sources.own().values())]
     return unwatched(options, watched, read)
 
 
@@ -214,7 +233,11 @@ def _data_of(package: str, folder: Path) -> dict[str, Path]:
     files: dict[str, Path] = {}
     for path in folder.iterdir():
         if path.is_dir() and path.name not in IGNORED and not any(path.glob("*.py")):
-            files |= {f"{package}/{file.relative_to(folder).as_posix()}": file for file in path.rglob("*.*")}
+            files |= {
+                f"{package}/{file.relative_to(folder).as_posix()}": file
+                for file in path.rglob("*.*")
+                if file.is_file() and file.suffix != ".pyc" and not set(IGNORED) & set(file.relative_to(path).parts)
+            }
         elif path.is_file() and path.suffix not in (".py", ".pyc"):
             files[f"{package}/{path.name}"] = path
     return files
@@ -231,10 +254,12 @@ def _reached(module: str, file: Path, config: Mapping[str, Any], sources: Source
     """Modules that one module imports or names, and those chosen through plug points among them."""
     package = module if file.name == "__init__.py" else module.rpartition(".")[0]
     source = file.read_bytes()
-    named = imports_of(source, package)
-    if module.partition(".")[0] in (own := sources.own()) and any(word in source for word in _IMPORTS_BY_NAME):
-        for name in own:
-            yield from sources.modules_below(name)
+    named = _imports(source, package)
+    if module.partition(".")[0] in sources.own():
+        sources.add_imported(named)
+        if any(word in source for word in _IMPORTS_BY_NAME):
+            for name in sources.own():
+                yield from sources.modules_below(name)
     # A name imported from a package is often a module, which is then reached instead of the package.
     modules = {f"{base}.{name}" if name and sources.file(f"{base}.{name}") else base for base, name in named.names}
     yield from modules
@@ -246,21 +271,34 @@ def _reached(module: str, file: Path, config: Mapping[str, Any], sources: Source
     for point in PLUG_POINTS:
         if point.module in modules and point.section in config:
             yield from point.chosen(config[point.section])
-            yield from _import_paths(config[point.section])
+            yield from _import_paths(config[point.section], sources.own())
 
 
-def _import_paths(value: Any) -> Iterator[str]:
-    """Modules of all import paths, `package.module:attribute`, in `value`."""
+def _imports(source: bytes, package: str) -> Imports:
+    """Imports of `source`; none of what Python cannot read either, which whoever imports it reports."""
+    try:
+        return imports_of(source, package)
+    except (SyntaxError, ValueError):
+        return Imports(names=(), strings=())
+
+
+def _import_paths(value: Any, own: Collection[str]) -> Iterator[str]:
+    """Modules of import paths, `package.module:attribute`, in `value`; of `own` code, with a dot for the colon, too."""
     if isinstance(value, Mapping):
         for part in value.values():
-            yield from _import_paths(part)
+            yield from _import_paths(part, own)
     elif isinstance(value, list | tuple):
         for part in value:
-            yield from _import_paths(part)
-    elif isinstance(value, str) and value.count(":") == 1:
-        module = value.partition(":")[0]
-        if all(part.isidentifier() for part in module.split(".")):
+            yield from _import_paths(part, own)
+    elif isinstance(value, str):
+        module, colon, attribute = value.partition(":")
+        names = module.split(".")
+        if ":" in attribute or not all(name.isidentifier() for name in names):
+            return
+        if colon:
             yield module
+        elif names[0] in own:
+            yield from (*_parents(module), module)
 
 
 def _folder_of(package: str, workspace: Path) -> Path | None:
@@ -269,10 +307,17 @@ def _folder_of(package: str, workspace: Path) -> Path | None:
 
     if (workspace / package).is_dir() or (workspace / f"{package}.py").is_file():
         return workspace
-    spec = importlib.util.find_spec(package)
-    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+    try:
+        spec = importlib.util.find_spec(package)
+    except ValueError:  # a loaded module without a spec, e.g. __main__
         return None
-    origin = Path(spec.origin)
-    if {"site-packages", "dist-packages"} & set(origin.parts):
-        return None  # an installed package changes with its version
-    return origin.parents[1] if origin.name == "__init__.py" else origin.parent
+    if spec is None:
+        return None
+    if spec.origin is None:  # a folder without __init__.py
+        origins = [Path(place, "__init__.py") for place in spec.submodule_search_locations or ()]
+    else:
+        origins = [Path(spec.origin)]
+    for origin in origins:
+        if origin.suffix == ".py" and not set(_INSTALLED) & set(origin.parts):
+            return origin.parents[1] if origin.name == "__init__.py" else origin.parent
+    return None

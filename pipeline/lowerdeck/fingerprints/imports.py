@@ -45,13 +45,17 @@ def imports_of(source: bytes, package: str) -> Imports:
 
     Args:
         source: Python source.
-        package: The package that relative imports start from.
+        package: The package that relative imports start from; those that leave it fail in Python, too, and are left
+            out: a module that is also executed as a script tries one first.
 
     Raises:
         SyntaxError: `source` is not valid Python.
     """
     found = KEPT.imports(source)
-    names = dict.fromkeys((importlib.util.resolve_name(base, package), name) for base, name in found.names)
+    names: dict[tuple[str, str], None] = {}
+    for base, name in found.names:
+        with suppress(ImportError):
+            names[importlib.util.resolve_name(base, package), name] = None
     return Imports(names=tuple(names), strings=found.strings)
 
 

@@ -116,7 +116,8 @@ def source_file(module: str, key: str) -> Path | None:
         if depth == len(parts):
             break
         folders = spec.submodule_search_locations or ()
-        found = _find_spec(".".join(parts[: depth + 1]), list(folders))
+        # Not the full name: in a folder without __init__.py, Python would look for the parent among loaded modules.
+        found = _find_spec(parts[depth], list(folders))
         if found is None:
             siblings = sorted(path.stem for folder in folders for path in Path(folder).glob("[!_]*"))
             raise ConfigurationError(
