@@ -1,14 +1,18 @@
-"""lowerdeck.artifacts.files: what is written has the modes that the user's umask leaves."""
+"""lowerdeck.artifacts.files: modes of what is written, and damage of what is read."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from lowerdeck.artifacts.baseline import read_layers
+from lowerdeck.artifacts.evaluation_results import read_classes, read_confusion
 from lowerdeck.artifacts.files import replace_folder, write_bytes
+from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.sweeps.folder import Folder
 from lowerdeck.sweeps.snapshot import take
 from lowerdeck.sweeps.store.result_store import ResultStore
@@ -52,3 +56,39 @@ def test_sweeps(tmp_path: Path, mask: int) -> None:
     Folder(tmp_path / "sweeps" / "id").log_event("begins")
     assert mode(tmp_path / "sweeps" / "id" / "journal.jsonl") == 0o666 & ~mask
     assert mode(take(tmp_path, [])) == 0o777 & ~mask
+
+
+ACCURACIES = "float_accuracy,float_accuracy_low,float_accuracy_high"
+CONFLICT = "<<<<<<< HEAD\n{row}\n=======\n{row}\n>>>>>>> branch\n"
+TABLES: dict[str, tuple[Callable[[Path], Any], str, str]] = {
+    "confusion.csv": (read_confusion, "actual,predicted\n", "0,1"),
+    "classes.csv": (
+        read_classes,
+        "class,num_samples,float_accuracy,float_accuracy_low,float_accuracy_high\n",
+        "0,2,1,1,1",
+    ),
+    "layers.csv": (read_layers, "node,operator,module,lsb,num_samples,sqnr_db\n", "a,b,c,0.5,2,3"),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("damage", ["conflict", "another row", "cut", "no header", "not UTF-8"])
+def test_damaged_tables_are_named_with_the_way_out(tmp_path: Path, name: str, damage: str) -> None:
+    """A conflict that git left was an unforeseen error of `lowerdeck report`."""
+    read, header, row = TABLES[name]
+    path = tmp_path / name
+    path.write_text(f"{header}{row}\n")
+    assert read(path)
+    content = {
+        "conflict": header + CONFLICT.format(row=row),
+        "another row": f"{header}{row},1\n",
+        "cut": f"{header}{row}\n0",
+        "no header": f"{row}\n{row}\n",
+        "not UTF-8": f"{header}\udcff{row}\n",
+    }[damage]
+    path.write_text(content, encoding="utf-8", errors="surrogateescape")
+    with pytest.raises(LowerdeckError, match=rf"{name} is damaged \(.+\); delete it, and `dvc repro` makes it again"):
+        read(path)
+    path.unlink()
+    with pytest.raises(LowerdeckError, match=rf"{name} is missing"):
+        read(path)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lowerdeck.artifacts import paths
-from lowerdeck.artifacts.files import replacing_file, require_file, write_table
+from lowerdeck.artifacts.files import read_table, replacing_file, require_file, write_table
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.evaluation import LayerMetrics, Outputs, OutputSpec, SampleOutputs
 
@@ -94,10 +93,16 @@ def read_baseline() -> tuple[Outputs, list[int]]:
 
 
 def read_layers(path: Path) -> list[LayerMetrics]:
-    """The layers in the CSV at `path`, worst first; empty where nothing is quantized."""
-    with path.open(encoding="utf-8", newline="") as file:
-        rows: list[dict[str, Any]] = list(csv.DictReader(file))
-    for row in rows:
+    """The layers in the CSV at `path`, worst first; empty where nothing is quantized.
+
+    Raises:
+        LowerdeckError: the file is missing or damaged.
+    """
+
+    def parsed(row: Mapping[str, Any]) -> LayerMetrics:
         lsb = float(row["lsb"]) if row["lsb"] else None
-        row |= {"lsb": lsb, "num_samples": int(row["num_samples"]), "sqnr_db": float(row["sqnr_db"])}
-    return [LayerMetrics(**row) for row in rows]
+        return LayerMetrics(
+            **{**row, "lsb": lsb, "num_samples": int(row["num_samples"]), "sqnr_db": float(row["sqnr_db"])}
+        )
+
+    return read_table(path, parsed)

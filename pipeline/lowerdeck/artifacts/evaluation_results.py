@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lowerdeck.artifacts import paths
-from lowerdeck.artifacts.files import write_bytes, write_json, write_table
+from lowerdeck.artifacts.files import read_table, write_bytes, write_json, write_table
 from lowerdeck.artifacts.task_pictures import write_pictures
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.evaluation.defects import defects
@@ -107,9 +106,12 @@ class Confusion:
 
 
 def read_confusion(path: Path) -> Confusion | None:
-    """The confusion matrix of the pairs in the CSV at `path`; None if no sample has a label."""
-    with path.open(encoding="utf-8", newline="") as file:
-        pairs = Counter((row["actual"], row["predicted"]) for row in csv.DictReader(file))
+    """The confusion matrix of the pairs in the CSV at `path`; None if no sample has a label.
+
+    Raises:
+        LowerdeckError: the file is missing or damaged.
+    """
+    pairs = Counter(read_table(path, lambda row: (row["actual"], row["predicted"])))
     if not pairs:
         return None
     labels = sorted({label for pair in pairs for label in pair}, key=_numbers_first)
@@ -128,19 +130,21 @@ class ClassAccuracies:
 
 
 def read_classes(path: Path) -> list[ClassAccuracies]:
-    """The classes in the CSV at `path`; empty if no sample has a label."""
-    classes = []
-    with path.open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            accuracies = {
-                name.removesuffix("_accuracy"): (float(row[name]), float(row[name + LOW]), float(row[name + HIGH]))
-                for name in row
-                if name.endswith("_accuracy")
-            }
-            classes.append(
-                ClassAccuracies(label=row["class"], num_samples=int(row["num_samples"]), accuracies=accuracies)
-            )
-    return classes
+    """The classes in the CSV at `path`; empty if no sample has a label.
+
+    Raises:
+        LowerdeckError: the file is missing or damaged.
+    """
+
+    def parsed(row: Mapping[str, str]) -> ClassAccuracies:
+        accuracies = {
+            name.removesuffix("_accuracy"): (float(row[name]), float(row[name + LOW]), float(row[name + HIGH]))
+            for name in row
+            if name.endswith("_accuracy")
+        }
+        return ClassAccuracies(label=row["class"], num_samples=int(row["num_samples"]), accuracies=accuracies)
+
+    return read_table(path, parsed)
 
 
 def _numbers_first(label: str) -> tuple[bool, int, str]:

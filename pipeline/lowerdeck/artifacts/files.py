@@ -10,15 +10,16 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from lowerdeck.artifacts import paths
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.fingerprints.digests import file_digest
 
+_Row = TypeVar("_Row")
 _STAGES = {paths.CONFIG: "compose", paths.CODE: "compose", paths.RECORDED: "track"}
 """Stages that write files directly into build/ under other names than their own."""
 
@@ -119,6 +120,28 @@ def write_table(path: Path, header: Sequence[str], rows: Sequence[Sequence[objec
     writer.writerow(header)
     writer.writerows(rows)
     write_text(path, text.getvalue())
+
+
+def read_table(path: Path, parse: Callable[[dict[str, str]], _Row]) -> list[_Row]:
+    """The rows of the CSV file at `path`, as `parse` makes them of the texts by column.
+
+    Raises:
+        LowerdeckError: the file is missing or damaged; names the stage that writes it.
+    """
+    import csv
+
+    try:
+        with require_file(path).open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            rows = []
+            for row in reader:
+                if None in row or None in row.values():
+                    raise ValueError(f"line {reader.line_num} has another number of fields than the header")
+                rows.append(parse(row))
+            return rows
+    except (ValueError, TypeError, KeyError, csv.Error) as error:
+        reason = f"there is no column {error}" if isinstance(error, KeyError) else error
+        raise LowerdeckError(f"{path} is damaged ({reason}); delete it, and `dvc repro` makes it again") from error
 
 
 def require_file(path: Path) -> Path:

@@ -27,12 +27,11 @@ def run(options: argparse.Namespace) -> None:
 
     from lowerdeck.artifacts import paths
     from lowerdeck.artifacts.baseline import read_layers
-    from lowerdeck.artifacts.files import require_file
     from lowerdeck.artifacts.quantization_report import read_quantization_report
     from lowerdeck.compat.terminal import terminal_console
     from lowerdeck.report.quantization import HEADER, tensor_rows
 
-    layers = read_layers(require_file(paths.LAYERS)) if paths.LAYERS.is_file() else []
+    layers = read_layers(paths.LAYERS) if paths.LAYERS.is_file() else []
     rows = tensor_rows(read_quantization_report(), layers)[: options.top]
     if options.json:
         print(json.dumps([dataclasses.asdict(row.tensor) | {"sqnr_db": row.sqnr_db} for row in rows], indent=2))

@@ -12,7 +12,7 @@ from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.baseline import read_layers
 from lowerdeck.artifacts.conversion import LayerEstimate, read_layer_estimates
 from lowerdeck.artifacts.evaluation_results import ClassAccuracies, Confusion, read_classes, read_confusion
-from lowerdeck.artifacts.files import read_json, require_file
+from lowerdeck.artifacts.files import read_json
 from lowerdeck.artifacts.measurements import read_all_metrics
 from lowerdeck.artifacts.plans import read_plan
 from lowerdeck.artifacts.quantization_report import read_quantization_report
@@ -91,10 +91,10 @@ def read_build(lineage: Mapping[str, Any] | None = None, run_page: RunPage | Non
         metrics=metrics,
         manifest=manifest,
         plan=plan,
-        confusion=read_confusion(require_file(paths.CONFUSION)),
-        classes=read_classes(require_file(paths.CLASSES)),
+        confusion=read_confusion(paths.CONFUSION),
+        classes=read_classes(paths.CLASSES),
         pictures=read_pictures(),
-        layers=read_layers(require_file(paths.LAYERS)),
+        layers=read_layers(paths.LAYERS),
         tensors=read_quantization_report(),
         profile=read_layer_estimates(),
         memory_budget=_memory_budget(config),
