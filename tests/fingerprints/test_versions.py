@@ -21,6 +21,7 @@ from lowerdeck.fingerprints.versions import (
 def test_versions_cover_what_extras_bring() -> None:
     versions = tool_versions()
     assert {"torch", "executorch", "torchao", "ethos-u-vela", "ai-edge-litert", "python"} <= set(versions)
+    assert {"numpy", "pillow", "pyarrow", "soundfile", "torchaudio", "timm", "transformers"} <= set(versions)
     assert versions["torch"] == "2.14.1"
     assert lowering_versions() == {name: versions[name] for name in ("torch", "executorch", "torchao")}
 
@@ -38,11 +39,23 @@ def test_what_is_not_installed_is_absent_and_extras_count_where_their_marker_hol
     monkeypatch.setattr("importlib.metadata.requires", {"numpy": requires, "lowerdeck": own}.get)
     versions = tool_versions()
     machine = {name for name in versions if "neutron" not in name.lower()}
-    assert machine == {"python", "machine", "no-such-tool", "numpy", "first", "sixth"}
+    assert machine == {"python", "machine", "no-such-tool", "numpy", "pillow", "pyarrow", "first", "sixth"}
     assert versions["no-such-tool"] == versions["first"] == "absent"
     assert versions["numpy"] == importlib.metadata.version("numpy")
     assert versions["python"] == platform.python_version()
     assert versions["machine"] == f"{platform.system()} {platform.machine()}"
+
+
+def test_installed_packages_of_the_user_count_by_their_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep took results that an older release of an installed model's package had made."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "versions_zoo").mkdir()
+    (tmp_path / "versions_zoo" / "__init__.py").touch()
+    info = tmp_path / "my_zoo-1.2.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-zoo\nVersion: 1.2\n")
+    (info / "top_level.txt").write_text("versions_zoo\n")
+    assert tool_versions(["versions_zoo", "plugins"]) == tool_versions() | {"my-zoo": "1.2"}
 
 
 def test_every_extra_of_a_target_is_recorded_and_installs_something() -> None:

@@ -283,6 +283,13 @@ print(values["build/config.yaml"]["model"]["fingerprint"])
 """
 
 
+UPGRADED = """
+from lowerdeck.sweeps import engine
+
+print(engine.prepare(engine.Path.cwd(), ["quantization=int8"], None).sweep.id)
+"""
+
+
 def test_a_sweep_notices_changed_files_outside_of_the_project(
     make_project: Callable[[str], Project], tmp_path: Path
 ) -> None:
@@ -304,6 +311,30 @@ def test_a_sweep_notices_changed_files_outside_of_the_project(
         assert done.returncode == 0, tail(done.stderr)
         found.append(done.stdout.split()[-1])
     assert len(set(found)) == 3
+
+
+def test_a_sweep_with_another_release_of_an_installed_model_is_another_one(
+    make_project: Callable[[str], Project], tmp_path: Path
+) -> None:
+    """It took the results of the release before."""
+    project, packages = make_project("upgraded"), tmp_path / "site-packages"
+    (packages / "engine_zoo").mkdir(parents=True)
+    (packages / "engine_zoo" / "__init__.py").write_text("def net(): ...\n")
+    project.edit_params(
+        model="custom", dataset="random", task="fidelity", target="xnnpack_cpu", plugins=["engine_zoo"],
+        overrides={"model": {"options": {"factory": "engine_zoo:net"}, "input_shapes": [[1, 3, 16, 16]]}},
+    )  # fmt: skip
+    found = []
+    for version in ("1.0", "1.0", "2.0"):
+        info = packages / "my_zoo.dist-info"
+        info.mkdir(exist_ok=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: my-zoo\nVersion: {version}\n")
+        (info / "top_level.txt").write_text("engine_zoo\n")
+        path = os.pathsep.join([str(packages), os.environ.get("PYTHONPATH", "")])
+        done = project.run(sys.executable, "-c", UPGRADED, PYTHONPATH=path)
+        assert done.returncode == 0, tail(done.stderr)
+        found.append(done.stdout.split()[-1])
+    assert found[0] == found[1] != found[2]
 
 
 RESUME = "from lowerdeck.sweeps import engine; engine.resume(engine.Path.cwd(), '', ['+hydra.launcher.x=1'])"

@@ -10,12 +10,16 @@ from lowerdeck.fingerprints.digests import ABSENT
 from lowerdeck.registry.interpreters import expanded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from packaging.requirements import Requirement
 
 TARGET_EXTRAS = ("cortex-m", "ethos-u", "neutron")
 """Extras of this package that targets need, see contracts.backends.Backend.extra."""
+_SOURCE_EXTRAS = ("audio", "timm", "transformers")
+"""Extras that models and datasets come from."""
+_BROUGHT = ("numpy", "pillow", "pyarrow")
+"""Packages that read samples, and that dependencies bring."""
 LOWERING = ("torch", "executorch", "torchao")
 """Packages that turn models into programs: when one changes, reusable results are made again."""
 
@@ -25,10 +29,19 @@ def lowering_versions() -> dict[str, str]:
     return {name: importlib.metadata.version(name) for name in LOWERING}
 
 
-def tool_versions() -> dict[str, str]:
-    """Versions of Python, of the dependencies of this package, and of installed Neutron converters."""
+def tool_versions(installed: Collection[str] = ()) -> dict[str, str]:
+    """Versions of Python, of what this package and its extras depend on, and of installed Neutron converters.
+
+    Args:
+        installed: Top-level packages of which the versions count, too.
+    """
     names = {found.name for found in importlib.metadata.distributions() if "neutron" in (found.name or "").lower()}
-    names |= {requirement.name for extra in ("", *TARGET_EXTRAS) for requirement in requirements(extra)}
+    extras = ("", *TARGET_EXTRAS, *_SOURCE_EXTRAS)
+    names |= {requirement.name for extra in extras for requirement in requirements(extra)}
+    names.update(_BROUGHT)
+    if installed:  # finding their names takes half a second
+        owners = importlib.metadata.packages_distributions()
+        names.update(owner for package in installed for owner in owners.get(package, ()))
     machine = {"python": platform.python_version(), "machine": f"{platform.system()} {platform.machine()}"}
     return machine | {name: _version(name) for name in sorted(names)}
 

@@ -17,6 +17,7 @@ from typing import Any
 from lowerdeck.artifacts.files import write_json
 from lowerdeck.config.choices import read_params
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
+from lowerdeck.fingerprints.closures import Sources
 from lowerdeck.fingerprints.digests import FILES, digest
 from lowerdeck.fingerprints.versions import tool_versions
 from lowerdeck.formats.regular_files import check_tree
@@ -229,7 +230,9 @@ def _sweep(project: Path, copy: Path, typed: Sequence[str], store: str | None) -
     base = hydra_multirun.basis(params, experiment)
     own = _without_hydras(typed)  # another launcher is still the same sweep
     searched = [text for text in typed if _key(text).startswith(("hydra/sweeper", "hydra.sweeper"))]
-    versions = tool_versions()
+    plugins = map(str, params["plugins"]) if isinstance(params.get("plugins"), list) else ()
+    tops = {prefix.partition(".")[0] for prefix in plugins}
+    versions = tool_versions(tops - Sources.of_workspace(copy, sorted(tops)).roots.keys())
     sources = snapshot.data_sources_of(read_stages(copy / "dvc.yaml"))
     data = {source: FILES.digest(project / source) for source in sources}
     return Sweep(
