@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import sys
 from collections.abc import Callable
@@ -314,6 +315,26 @@ def test_plugins_open_modules_of_the_user(
     before = config.model.fingerprint
     (tmp_path / "my_own_nets.py").write_text("class Net:\n    def __init__(self, width: int) -> None: pass\n")
     assert composed(plugins=["my_own_nets"], overrides={"model": model}).model.fingerprint != before
+
+
+def test_code_that_a_factory_imports_is_part_of_the_fingerprint(
+    composed: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two networks shared a build key, and so a run and a registered version."""
+    monkeypatch.syspath_prepend(tmp_path)
+    nets, own_layers = tmp_path / "compose_nets.py", tmp_path / "compose_layers.py"
+    nets.write_text("def net(num_classes): ...\n")
+    own_layers.write_text("DEPTH = 1\n")
+    model = {"options": {"factory": "compose_nets:net"}, "weights": None}
+
+    def fingerprint() -> str | None:
+        return composed(plugins=["compose_nets"], overrides={"model": model}).model.fingerprint
+
+    assert fingerprint() == hashlib.sha256(nets.read_bytes()).hexdigest()  # alone, as before this counted
+    nets.write_text("import compose_layers\ndef net(num_classes): ...\n")
+    before = fingerprint()
+    own_layers.write_text("DEPTH = 2\n")
+    assert fingerprint() != before
 
 
 def test_other_weights_are_another_fingerprint(composed: Compose, tmp_path: Path) -> None:

@@ -220,6 +220,24 @@ def test_a_name_with_quotes_is_registered_again(name: str, tmp_path: Path, monke
         assert registry.register(config.tracking, name, run.info.run_id, KEY).new == new
 
 
+def test_another_program_of_the_same_build_key_is_another_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an edit of code that the key does not cover, the alias was given to the version with the old `.pte`."""
+    monkeypatch.chdir(tmp_path)
+    found = []
+    for program in (b"one", b"two", b"two", b"one"):
+        config = write_build(program=program)
+        with opened(TRACKING) as store:
+            run, _ = find_or_create_run(store, TRACKING, KEY, "x", {})
+        registered = registry.register(config.tracking, "edited", run.info.run_id, KEY, "candidate")
+        with opened(TRACKING) as store:
+            version = store.client.get_model_version_by_alias("edited", "candidate")
+        assert version.tags["lowerdeck.program_sha256"] == read_json(paths.MANIFEST)["program"]["sha256"]
+        found.append((registered.version, registered.new))
+    assert found == [("1", True), ("2", True), ("2", False), ("1", False)]
+
+
 def test_the_input_example_is_the_test_vector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from mlflow.models import Model
 

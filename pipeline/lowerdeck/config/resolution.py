@@ -31,6 +31,7 @@ from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.contracts.samples import DatasetSource, ModelSource
 from lowerdeck.contracts.tasks import Task
 from lowerdeck.fingerprints import data
+from lowerdeck.fingerprints.closures import model_code
 from lowerdeck.registry import components, import_paths
 
 
@@ -90,13 +91,11 @@ def resolved(config: Config, conf_dir: Path) -> Config:
     problems += _fingerprint_problems(config)
     fingerprint = _checked_inputs(config, parts, options, problems)
     raise_problems(problems)
+    model = dataclasses.replace(config.model, options=dataclasses.asdict(options.model))
+    code = model_code(dataclasses.asdict(model), Path.cwd(), config.build.plugins)
     return dataclasses.replace(
         config,
-        model=dataclasses.replace(
-            config.model,
-            options=dataclasses.asdict(options.model),
-            fingerprint=data.model_digest(config.model.weights, dataclasses.asdict(options.model)),
-        ),
+        model=dataclasses.replace(model, fingerprint=data.model_digest(model.weights, model.options, code)),
         quantization=options.quantization,
         task=dataclasses.replace(config.task, options=dataclasses.asdict(options.task)),
         dataset=dataclasses.replace(

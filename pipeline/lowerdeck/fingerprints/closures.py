@@ -172,6 +172,27 @@ def code_digest(modules: Mapping[str, Path], digest_of: Callable[[Path], str] = 
     return digest([[name, digest_of(file)] for name, file in modules.items()])
 
 
+def model_code(model: Mapping[str, Any], workspace: Path, plugins: Sequence[str]) -> str:
+    """Digest of the user's own code that makes a model, beside the module of its factory; empty without any.
+
+    Args:
+        model: The section of the configuration as plain values.
+        workspace: Folder with stages/.
+        plugins: Import prefixes of the user's own code.
+    """
+    sources = Sources.of_workspace(workspace, plugins)
+    named = {module_of("lowerdeck.models", model["source"]), *_import_paths(model, sources.own())}
+    found = closure((name for name in named if name.partition(".")[0] in sources.own()), {}, sources)
+    factory = sources.file(str(model["options"].get("factory")).partition(":")[0])
+    project = sources.roots[PACKAGE] / PACKAGE
+    kept = {
+        name: file
+        for name, file in found.items()
+        if file != factory and not file.is_relative_to(project) and file.stat().st_size
+    }
+    return code_digest(kept) if kept else ""
+
+
 def stage_closures(config: Mapping[str, Any], sources: Sources) -> dict[str, dict[str, Path]]:
     """Closure of every entry in stages/ except `compose`, which depends on all code.
 

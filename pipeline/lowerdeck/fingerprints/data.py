@@ -66,13 +66,14 @@ def contents_digest(paths: Iterable[Path]) -> str | None:
     return array_digest(contents) if contents else None
 
 
-def model_digest(weights: str | None, options: Mapping[str, Any]) -> str:
+def model_digest(weights: str | None, options: Mapping[str, Any], code: str = "") -> str:
     """SHA-256 over what a model is made of.
 
     Args:
         weights: A file, a folder or a name.
         options: Those of the model; the source of `factory` (`module:name`) counts, and the contents of all files and
             folders that they name.
+        code: Digest of the user's code beyond that; empty without any.
     """
     total, factory = hashlib.sha256(), options.get("factory")
     if weights is not None:
@@ -83,6 +84,7 @@ def model_digest(weights: str | None, options: Mapping[str, Any]) -> str:
             total.update(Path(spec.origin).read_bytes())
     for path in map(Path, filter(_names_a_file, _texts(options))):
         total.update(_contents(path) or b"")
+    total.update(code.encode())
     return total.hexdigest()
 
 

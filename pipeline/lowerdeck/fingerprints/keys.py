@@ -1,4 +1,4 @@
-"""Keys of results: equal keys mean equal results."""
+"""Keys of results: equal keys mean equal results, and for builds equal configurations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOT_OF_A_BUILD = ("tracking", "compare")
 
 
 def build_key(config: DataclassInstance, manifest: Mapping[str, Any]) -> str:
-    """SHA-256 over everything that a build depends on: equal keys mean equal builds.
+    """SHA-256 over everything that a build depends on, except code that no fingerprint covers, such as a dataset's.
 
     Args:
         config: Resolved configuration. Sections of NOT_OF_A_BUILD are left out.

@@ -35,7 +35,7 @@ class Registered:
 
     version: str
     new: bool
-    """False if the build was already registered under the name."""
+    """False if the build, with the same program, was already registered under the name."""
 
 
 def register(config: TrackingConfig, name: str, run_id: str, build_key: str, alias: str | None = None) -> Registered:
@@ -55,7 +55,9 @@ def register(config: TrackingConfig, name: str, run_id: str, build_key: str, ali
     with opened(config) as store:
         with lock(store.uri):
             versions = store.client.search_model_versions(_name_filter(name))
-            version = next((known for known in versions if known.tags.get(BUILD_KEY_TAG) == build_key), None)
+            # Code beside the configuration can change the program of a build key.
+            same = {BUILD_KEY_TAG: build_key, PROGRAM_TAG: manifest["program"]["sha256"]}
+            version = next((known for known in versions if same.items() <= known.tags.items()), None)
             new = version is None
             if version is None:
                 version = _new_version(store, name, run_id, build_key, manifest)

@@ -188,7 +188,7 @@ def test_what_params_cannot_express_stops_before_anything_is_written(recorded: R
     code.write_text(code.read_text() + "# a remark\n")
     done = recorded.promote(recorded.run_id[:8])
     assert done.returncode == 1
-    assert "model.fingerprint: the checkpoint, or the source file of the model's factory changed" in done.stderr
+    assert "model.fingerprint: the checkpoint, or the code of the model's factory changed" in done.stderr
     assert "Nothing was written" in done.stderr
     assert recorded.params() == PARAMS
 

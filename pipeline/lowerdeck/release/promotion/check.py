@@ -15,7 +15,7 @@ from lowerdeck.release.promotion.selection import FINGERPRINTED, RecordedDiffere
 from lowerdeck.tracking.recorded_build import RecordedBuild
 
 _FINGERPRINTS_OF = {
-    "model": "the checkpoint, or the source file of the model's factory",
+    "model": "the checkpoint, or the code of the model's factory",
     "dataset": "the data, or how it is read",
     "target": "a file that the target's options name",
 }
