@@ -148,6 +148,37 @@ def test_a_difference_of_some_bytes_in_a_million_is_seen(capsys: pytest.CaptureF
     assert row.endswith("| program_bytes | 1234567 | 1234573 | +6 (+0.00%) |")
 
 
+def test_a_file_under_the_name_that_earlier_versions_gave_it_is_replaced(capsys: pytest.CaptureFixture[str]) -> None:
+    """It stayed beside the new one and was read instead, so that the metrics in it never changed again."""
+    former, present = LEDGER / "my_net.yaml", LEDGER / file_name("my net")
+    built(model={"name": "my net"})
+    ledger("update")
+    present.rename(former)
+    commit()
+    built({"delegated_accuracy": 0.5}, model={"name": "my net"})
+    capsys.readouterr()
+    assert ledger("update") == 0
+    assert capsys.readouterr().out == f"changed: my net: {ENTRY}\n"
+    assert not former.exists()
+    assert read(LEDGER)["my net"][ENTRY].metrics["delegated_accuracy"] == 0.5
+    assert ledger("diff", "HEAD") == 1
+    assert "1 regression against HEAD" in capsys.readouterr().err
+    shutil.copy(present, former)
+    for command in (("update",), ("diff", "HEAD")):
+        assert ledger(*command) == 1
+        error = capsys.readouterr().err
+        assert f"{present} and {former} are both of the model 'my net'; delete the one that is out of date" in error
+
+
+def test_a_model_does_not_overwrite_another_one_under_its_former_name() -> None:
+    built(model={"name": "my net"})
+    ledger("update")
+    (LEDGER / file_name("my net")).rename(LEDGER / "my_net.yaml")
+    built(model={"name": "my_net"})
+    assert ledger("update") == 0
+    assert {model: set(entries) for model, entries in read(LEDGER).items()} == {"my net": {ENTRY}, "my_net": {ENTRY}}
+
+
 def test_the_same_builds_give_the_same_bytes_in_any_order(capsys: pytest.CaptureFixture[str]) -> None:
     both: list[Callable[[], None]] = [built, lambda: built(quantization={"name": "int8_per_tensor"})]
     texts = []

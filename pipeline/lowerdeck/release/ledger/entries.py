@@ -119,6 +119,8 @@ class Updated:
 def update(folder: Path, builds: Iterable[tuple[str, Entry]]) -> Updated:
     """Write the entries of `builds`, each with its model, into the ledger in `folder`; other entries stay.
 
+    Files with names other than `file_name`, which earlier versions gave them, are renamed.
+
     Raises:
         LowerdeckError: two builds have the same entry, or a file of the ledger cannot be read.
     """
@@ -130,7 +132,12 @@ def update(folder: Path, builds: Iterable[tuple[str, Entry]]) -> Updated:
                 "them, e.g. by its run's id"
             )
         given[model][entry.name] = entry
-    updated, ledger = Updated(), read(folder)
+    updated, files = Updated(), _files(_texts(folder))
+    ledger = dict(files.values())
+    for file, (model, _) in files.items():
+        if Path(file).name != file_name(model):
+            given.setdefault(model, {})
+            Path(file).unlink()
     for model, entries in given.items():
         known = ledger.get(model, {})
         for name, entry in entries.items():
@@ -144,21 +151,31 @@ def read(folder: Path) -> Ledger:
     """The ledger in `folder`; empty if there is none yet.
 
     Raises:
-        LowerdeckError: one of its files cannot be read.
+        LowerdeckError: one of its files cannot be read, or two are of the same model.
     """
+    return parsed(_texts(folder))
+
+
+def _texts(folder: Path) -> dict[str, str]:
+    """The content of the files of the ledger in `folder`, by path."""
     files = sorted(path for path in folder.glob("*.yaml") if path.name != TOLERANCES_NAME)
-    return parsed({path.as_posix(): path.read_text(encoding="utf-8") for path in files})
+    return {path.as_posix(): path.read_text(encoding="utf-8") for path in files}
 
 
 def parsed(texts: Mapping[str, str]) -> Ledger:
     """The ledger from the content of its files by name.
 
     Raises:
-        LowerdeckError: a file has no valid entries; the message names it.
+        LowerdeckError: a file has no valid entries, or the model of another one; the message names it.
     """
+    return dict(_files(texts).values())
+
+
+def _files(texts: Mapping[str, str]) -> dict[str, tuple[str, dict[str, Entry]]]:
+    """Name of a file -> its model, and the model's entries."""
     import yaml
 
-    ledger: Ledger = {}
+    files: dict[str, tuple[str, dict[str, Entry]]] = {}
     for name, text in texts.items():
         try:
             values = yaml.safe_load(text)
@@ -167,12 +184,17 @@ def parsed(texts: Mapping[str, str]) -> Ledger:
             raise LowerdeckError(
                 f"{name} is not a file of the ledger: {error}; restore it with `git checkout`"
             ) from None
-        ledger[model] = {}
+        if same := [other for other, (known, _) in files.items() if known == model]:
+            raise LowerdeckError(
+                f"{same[0]} and {name} are both of the model {model!r}; delete the one that is out of date. "
+                f"`lowerdeck ledger update` writes {file_name(model)}"
+            )
+        files[name] = (model, {})
         for key, entry in stored.items():
             checked, problems = validate(Entry, entry, f"{name}: {key}")
             raise_problems(problems)
-            ledger[model][key] = checked
-    return ledger
+            files[name][1][key] = checked
+    return files
 
 
 def rendered(model: str, entries: Mapping[str, Entry]) -> str:
