@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from lowerdeck.config.params import with_values
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.plan import DelegationPlan
 from lowerdeck.notebook.builds import Build, Page
+from lowerdeck.sweeps import engine
 from lowerdeck.tasks import fidelity
 from lowerdeck.workspace.creation import create
 from tests.handmade_build import write_config
@@ -41,6 +43,20 @@ def test_several_values_are_a_sweep(workspace: Path, several: str) -> None:
     with pytest.raises(LowerdeckError, match=rf"{several} names several builds; use lowerdeck\.sweep"):
         lowerdeck.build(several, workspace=workspace)
     assert not list((workspace / "sweeps").glob("*/sweep.json"))
+
+
+def test_a_sweep_that_was_begun_stays_where_a_build_of_the_same_values_is_refused(workspace: Path) -> None:
+    """Its journal, points, logs and failed points were removed, even while it was running."""
+    several = "target=xnnpack_cpu,cortex_m85"
+    folder = engine.prepare(workspace, [several], None).folder
+    folder.log_event("point begins", point=0)
+    try:
+        with pytest.raises(LowerdeckError, match=r"names several builds; use lowerdeck\.sweep"):
+            lowerdeck.build(several, workspace=workspace)
+        assert [event["event"] for event in folder.events()] == ["point begins"]
+        assert folder.read().typed == [several]
+    finally:
+        shutil.rmtree(folder.path, ignore_errors=True)  # a process that imports libraries writes to it
 
 
 def test_a_mapping_is_one_value(workspace: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -61,7 +60,7 @@ def swept(overrides: Sequence[str], workspace: Path | str, *, is_one: bool = Fal
     with in_workspace(workspace):
         prepared = engine.prepare(Path.cwd(), overrides, None)
         if is_one and (prepared.points is None or len(prepared.points) != 1):
-            shutil.rmtree(prepared.folder.path)  # nothing was built in it
+            engine.forget_unless_begun(prepared.folder)  # it is that of an equal sweep, if there was one
             raise LowerdeckError(f"{' '.join(overrides)} names several builds; use lowerdeck.sweep")
         records = engine.run(prepared, Path.cwd(), uuid.uuid4().hex[:8])
         if failed := [record for record in records if record.status == "failed"]:

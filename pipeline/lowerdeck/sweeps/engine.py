@@ -76,11 +76,11 @@ def prepare(project: Path, typed: Sequence[str], store: str | None) -> Prepared:
     try:
         return _prepare_points(project, folder, given)
     except LowerdeckError:
-        _forget_unless_begun(folder)
+        forget_unless_begun(folder)
         raise
 
 
-def _forget_unless_begun(folder: Folder) -> None:
+def forget_unless_begun(folder: Folder) -> None:
     """Remove a sweep that was refused, which `--resume` would take for the newest one."""
     if not folder.journal.exists():
         shutil.rmtree(folder.path, ignore_errors=True)
@@ -119,7 +119,7 @@ def run(prepared: Prepared, project: Path, session: str) -> list[PointRecord]:
         with _exclusive(prepared.folder), _recording_in_background(shared_for(task.project, task.folder)):
             hydra_multirun.multirun(prepared.folder.hydra, task, prepared.given)
     except hydra_multirun.RejectedError:
-        _forget_unless_begun(prepared.folder)
+        forget_unless_begun(prepared.folder)
         raise
     except ValueError:
         # Optuna's sweeper raises this when no trial succeeded; the checks below report why.
