@@ -75,20 +75,44 @@ def test_nothing_recorded_yet(workspace: Path) -> None:
         lowerdeck.load("abcd", workspace=workspace)
 
 
-def test_parts_of_a_workspace_are_found_from_anywhere(workspace: Path) -> None:
-    """After everything had been built: there is no module plugins."""
-    (workspace / "plugins").mkdir(exist_ok=True)
-    (workspace / "plugins" / "judge.py").write_text(Path(fidelity.__file__).read_text())
+def load_with_a_part(workspace: Path, part: str) -> None:
+    """Compose with a task of the user's, the module `part`."""
+    path = workspace.joinpath(*part.split(".")).with_suffix(".py")
+    path.parent.mkdir(exist_ok=True)
+    (path.parent / "__init__.py").touch()
+    path.write_text(Path(fidelity.__file__).read_text())
     params = workspace / "params.yaml"
     before = params.read_text()
-    judge = {"task": "fidelity", "plugins": ["plugins"], "overrides": {"task": {"source": "plugins.judge"}}}
+    judge = {"task": "fidelity", "plugins": [part.partition(".")[0]], "overrides": {"task": {"source": part}}}
     params.write_text(with_values(params, judge))
-    found = list(sys.path)
     try:
         with pytest.raises(LowerdeckError, match="nothing has been recorded yet"):
             lowerdeck.load("abcd", workspace=workspace)
     finally:
         params.write_text(before)
+
+
+def test_parts_of_a_workspace_are_found_from_anywhere(workspace: Path) -> None:
+    """After everything had been built: there is no module plugins."""
+    found = list(sys.path)
+    load_with_a_part(workspace, "plugins.judge")
+    assert sys.path == found
+
+
+def test_parts_of_two_workspaces_are_not_mixed_up(workspace: Path, tmp_path: Path) -> None:
+    """The second one had those of the first one, which Python keeps by their names."""
+    create(tmp_path / "second")
+    load_with_a_part(workspace, "parts.first")
+    load_with_a_part(tmp_path / "second", "parts.second")
+    load_with_a_part(workspace, "parts.first")
+
+
+def test_a_script_in_the_workspace_keeps_its_folder_first(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It came last afterwards, so that the next import found another module of the name."""
+    monkeypatch.syspath_prepend(str(workspace))
+    found = list(sys.path)
+    with pytest.raises(LowerdeckError, match="nothing has been recorded yet"):
+        lowerdeck.load("abcd", workspace=workspace)
     assert sys.path == found
 
 

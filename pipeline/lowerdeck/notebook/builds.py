@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import chdir, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from lowerdeck.artifacts import paths
@@ -20,6 +21,7 @@ from lowerdeck.report import summary
 from lowerdeck.tracking import recorded_build
 from lowerdeck.tracking.recorded_run import RecordedRun
 from lowerdeck.tracking.runs import read_artifact, read_folder
+from lowerdeck.workspace.contents import PARAMS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -151,12 +153,37 @@ def load(selector: str, workspace: Path | str = ".") -> Build:
 def in_workspace(workspace: Path | str) -> Iterator[None]:
     """Make it the current folder, from which plugins/ is imported, too, as by the command."""
     with chdir(workspace):
-        here = str(Path.cwd())
-        sys.path.append(here)
+        found, others = list(sys.path), _loaded_from_others(Path.cwd())
+        for name in others:
+            del sys.modules[name]
+        sys.path.append(str(Path.cwd()))
         try:
             yield
         finally:
-            sys.path.remove(here)
+            sys.path[:] = found
+            for name in _modules({name.partition(".")[0] for name in others}):
+                del sys.modules[name]
+            sys.modules.update(others)
+
+
+def _loaded_from_others(here: Path) -> dict[str, ModuleType]:
+    """Modules of other workspaces, such as `plugins`, whose names are taken in `here`: Python would not look there."""
+    own = _modules({path.stem for path in here.iterdir()})
+    roots = {name: _root(name, module) for name, module in own.items()}
+    others = {name for name, root in roots.items() if root not in (None, here) and (root / PARAMS).is_file()}
+    return _modules({name.partition(".")[0] for name in others})
+
+
+def _root(name: str, module: ModuleType) -> Path | None:
+    """The folder of the top-level package of a module; None if the module has no file."""
+    depth = name.count(".") + hasattr(module, "__path__")
+    file = getattr(module, "__file__", None)
+    return next(iter(Path(file).resolve().parents[depth:]), None) if file else None
+
+
+def _modules(packages: set[str]) -> dict[str, ModuleType]:
+    """The imported modules of `packages`."""
+    return {name: module for name, module in list(sys.modules.items()) if name.partition(".")[0] in packages}
 
 
 def read(tracking: TrackingConfig, run: RecordedRun) -> Build:
