@@ -461,14 +461,22 @@ class TestRun:
         write_evaluation(read_json(paths.METRICS), named, ["0" * 64, "1" * 64])
         assert track(config).new
 
-    @pytest.mark.parametrize("moved", [True, False], ids=["moved", "copied"])
-    def test_a_workspace_elsewhere_keeps_its_runs_and_records_in_itself(self, moved: bool, tmp_path: Path) -> None:
-        """MLflow stores absolute addresses: details were lost, and files were written to where it had been."""
+    @pytest.mark.parametrize(
+        ("moved", "place"),
+        [(True, "mlflow/artifacts"), (False, "mlflow/artifacts"), (True, "artifacts"), (False, "models")],
+    )
+    def test_a_workspace_elsewhere_keeps_its_runs_and_records_in_itself(
+        self, moved: bool, place: str, tmp_path: Path
+    ) -> None:
+        """MLflow stores absolute addresses: details were lost, and files were written to where it had been.
+
+        Where its own folders have the same name, all runs got one address, in the database, too.
+        """
         before, after = tmp_path / "be fore", tmp_path / "after"
         before.mkdir()
         shutil.move(tmp_path / "mlflow", before)
         with chdir(before):
-            config = write_build()
+            config = write_build(tracking={"artifact_location": place})
             track(config)
             was = {name: Path(name).stat().st_mtime_ns for name in files_below(before)}
         shutil.move(before, after) if moved else shutil.copytree(before, after)
@@ -480,9 +488,10 @@ class TestRun:
             assert read_artifact(config.tracking, found.run_id, "program.pte") == paths.PROGRAM.read_bytes()
             assert Path("mlflow/mlflow.db").read_bytes() == database
             assert run_stage().returncode == 0  # in another process: MLflow keeps the addresses that it has read
-            track(write_build(build={"seed": 4}))
+            track(write_build(build={"seed": 4}, tracking={"artifact_location": place}))
             assert [run.info.artifact_uri.startswith(after.as_uri()) for run in runs()] == [True, True]
             assert all(map(details, runs()))
+            assert len({model.artifact_location for model in models()}) == 2
             assert all(model.artifact_location.startswith(after.as_uri()) for model in models())
         assert {name: (before / name).stat().st_mtime_ns for name in files_below(before)} == ({} if moved else was)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,8 @@ WORKFLOW = "?workflowType=machine_learning"
 LOCAL_PAGES = "http://127.0.0.1:5000"
 """Where `lowerdeck ui` serves MLflow's pages by default."""
 _SQLITE = "sqlite:///"
+_OF_RUN_OR_MODEL = re.compile(r"/([0-9a-f]{32}|models/m-[0-9a-f]{32})/artifacts(/|$)")
+"""Where the part of an address begins that MLflow adds to that of an experiment."""
 
 
 def tracking_uri(config: TrackingConfig) -> str:
@@ -57,9 +60,11 @@ def present_locations(config: TrackingConfig) -> Callable[[str], str]:
     below = quote(Path(given).as_posix())
 
     def present_location(location: str) -> str:
-        _, found, rest = f"{location}/".rpartition(f"/{below}/")
-        moved, stored = local_folder(f"{present}/{rest}".rstrip("/")), local_folder(location)
-        if not found or stored is None or moved is None or location.startswith(f"{present}/"):
+        own = _OF_RUN_OR_MODEL.search(location)
+        root, rest = (location[: own.start()], location[own.start() :]) if own else (location.rstrip("/"), "")
+        moved, stored = local_folder(f"{present}{rest}"), local_folder(location)
+        is_below = root.endswith(f"/{below}")
+        if not is_below or stored is None or moved is None or location.startswith(f"{present}/"):
             return location
         return moved.as_uri() if moved.is_dir() or not stored.is_dir() else location
 
