@@ -68,6 +68,16 @@ def test_an_event_that_is_cut_counts_in_neither_part(tmp_path: Path) -> None:
         assert (found["events"], found["accepted"], found["false_accepts"]) == (0, 0, 0)
 
 
+def test_every_event_that_fills_a_stream_counts_in_it(tmp_path: Path) -> None:
+    """3 * 0.7 is not quite 2.1: events at the ends of such streams counted in none."""
+    chosen = options(tmp_path, stream_s=0.7)
+    events = [[0.0, 0.7], [0.7, 1.4], [1.4, 2.1], [2.1, 2.8], [2.8, 3.5]]
+    Path(chosen.evaluation).write_text(json.dumps([{"wav_file": "evaluation.wav", "detection_windows": events}]))
+    targets = [sample.target for sample in iter(audio_streams.load(chosen, FRAME, seed=0).evaluation)]
+    counted = [target["events_s"].tolist() for target in targets]
+    assert counted == [[[pytest.approx(0.0, abs=1e-6), pytest.approx(0.7)]]] * 5
+
+
 def test_the_loud_event_is_where_the_list_says(tmp_path: Path) -> None:
     sample = audio_streams.load(options(tmp_path, high_hz=8000.0), FRAME, seed=0).evaluation[0]
     highest = np.array([call[0].numpy().argmax() for call in sample.calls])

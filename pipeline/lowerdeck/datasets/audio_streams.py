@@ -24,6 +24,9 @@ from lowerdeck.fingerprints import data
 from lowerdeck.formats.regular_files import check_regular
 from lowerdeck.registry.bundled_data import where_to_get
 
+_ROUNDING = 1e-6
+"""Share of a stream by which times may be beyond its ends: 3 * 0.7 is less than 2.1."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Options(audio.AudioOptions):
@@ -107,16 +110,22 @@ def _parts(recording: audio_splits.Stream, stream_s: float | None) -> list[audio
     """The streams of a recording, each with the events that are wholly in it and those that are not."""
     if stream_s is None:
         return [recording]
-    count = int(audio.duration_s(recording.file) / stream_s + 1e-6)
+    count = int(audio.duration_s(recording.file) / stream_s + _ROUNDING)
     parts = []
     for number in range(count):
         start, end = number * stream_s, (number + 1) * stream_s
-        inside = tuple(event for event in recording.events_s if start <= event[0] and event[1] <= end)
+        inside = tuple(event for event in recording.events_s if _stream_of(event, stream_s) == number)
         others = tuple(event for event in recording.events_s if event not in inside)
         parts.append(
             audio_splits.Stream(file=recording.file, start_s=start, end_s=end, events_s=inside, uncounted_s=others)
         )
     return parts
+
+
+def _stream_of(event: tuple[float, float], stream_s: float) -> int | None:
+    """Number of the stream that an event is wholly in; None if it is cut."""
+    number = math.floor(event[0] / stream_s + _ROUNDING)
+    return number if event[1] / stream_s <= number + 1 + _ROUNDING else None
 
 
 def _recordings(path: Path) -> list[audio_splits.Stream]:
