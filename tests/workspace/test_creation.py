@@ -88,7 +88,7 @@ def test_a_workspace_below_a_repository_is_one_of_dvcs_own(tmp_path: Path) -> No
     assert (tmp_path / "deploy" / ".dvc").is_dir()
 
 
-@pytest.mark.parametrize("line", ["build/", "data/", "/deploy"])
+@pytest.mark.parametrize("line", ["build/", "build", "data/", "/deploy"])
 def test_a_workspace_that_git_would_ignore_is_refused(tmp_path: Path, line: str) -> None:
     """DVC then ended the first build, or saw no data/dvc.yaml."""
     subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
@@ -98,6 +98,18 @@ def test_a_workspace_that_git_would_ignore_is_refused(tmp_path: Path, line: str)
     assert not (tmp_path / "deploy").exists()
     (tmp_path / ".gitignore").write_text("/build/\n/data/\n")
     create(tmp_path / "deploy")
+
+
+@pytest.mark.parametrize(("line", "place"), [("/build/*", "."), ("config.yaml", "deploy"), ("build/**", ".")])
+def test_lines_that_its_own_ones_overrule_are_no_obstacle(tmp_path: Path, line: str, place: str) -> None:
+    """They were asked for before its own ones were there."""
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    (tmp_path / ".gitignore").write_text(f"{line}\n")
+    create(tmp_path / place)
+    kept = tmp_path / place / "build" / "config.yaml"
+    kept.parent.mkdir()
+    kept.touch()
+    subprocess.run(["git", "add", kept], cwd=tmp_path, check=True, capture_output=True)
 
 
 def test_a_repository_that_git_refuses_is_not_taken_for_none(tmp_path: Path) -> None:

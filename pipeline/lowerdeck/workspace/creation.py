@@ -65,7 +65,9 @@ def create(folder: Path, example: str = DEFAULT_EXAMPLE) -> list[str]:
         raise LowerdeckError("git is not installed, and DVC needs it; install it (Debian: `apt-get install git`)")
     root = _root(folder)
     if root:
-        _check_not_ignored(folder.resolve(), [*generated, paths.CONFIG.as_posix()])
+        # Of files in build/, lines of the workspace's own .gitignore decide, unless the folder itself is ignored.
+        build = paths.BUILD.as_posix()
+        _check_not_ignored(folder.resolve(), [*generated, build, f"{build}/"])
     folder.mkdir(parents=True, exist_ok=True)
     written = [name for name, content in files.items() if _write(folder / name, content)]
     written += [".gitignore"] if _ignore(folder / ".gitignore") else []
@@ -152,7 +154,8 @@ def _check_not_ignored(folder: Path, names: Sequence[str]) -> None:
     done = _git_around(folder, "check-ignore", "--verbose", "-z", "--stdin", given=asked)
     fields = done.stdout.split("\0")
     for source, line, pattern, path in zip(fields[::4], fields[1::4], fields[2::4], fields[3::4], strict=False):
-        if not pattern.startswith("!"):
+        is_of_content = path.endswith("/") and not pattern.endswith("/")  # such as `/build/*`
+        if not pattern.startswith("!") and not is_of_content:
             raise LowerdeckError(
                 f"nothing was written: git would ignore {path} by line {line} of {source}, {pattern!r}, and a "
                 "workspace has to be committed. Remove that line, or let it begin with `/` if it is for another folder"
