@@ -282,7 +282,14 @@ def test_a_workspace_with_parts_of_two_builds_is_refused(
         os.utime(paths.CONFIG, ns=(paths.METRICS.stat().st_mtime_ns + 10**9,) * 2)
         assert main(["compare", "workspace", "--no-log"]) == status
     assert "build contains parts of different builds: build/config.yaml is newer" in capsys.readouterr().err
+    paths.LINEAGE.unlink()
+    assert main(["compare", "workspace", "--no-log"]) == 1
+    error = capsys.readouterr().err
+    assert "build may contain parts of different builds: build/config.yaml is newer" in error
+    assert "and there is no build/track/lineage.json yet" in error
     paths.LINEAGE.write_text("<<<<<<< HEAD\n")
+    assert main(["compare", "workspace", "--no-log"]) == 1
+    assert "build/track/lineage.json is damaged" in capsys.readouterr().err
     write(180, 1000)
     assert main(["compare", "workspace", "--no-log"]) == 1
     assert "workspace: metrics.json, config.yaml or lineage.json is damaged" in capsys.readouterr().err

@@ -268,6 +268,22 @@ def test_a_comment_in_conf_or_params_reruns_compose_alone(built: Built) -> None:
         assert stages_run(rerun.stdout) == ["compose"], name
 
 
+def test_a_build_that_was_only_composed_again_and_is_not_recorded_is_reported(built: Built) -> None:
+    """Its configuration was written again, and was taken for that of another build."""
+    root = built.project.root
+    (root / "build" / "evaluate" / "metrics.json").touch()
+    lineage = root / "build" / "track" / "lineage.json"
+    recorded = lineage.read_bytes()
+    lineage.unlink()
+    (root / "params.yaml").write_bytes((root / "params.yaml").read_bytes() + b"# a remark\n")
+    try:
+        assert built.project.stage("compose").returncode == 0
+        reported = built.project.run(sys.executable, "-m", "lowerdeck.cli", "report")
+    finally:
+        lineage.write_bytes(recorded)
+    assert reported.returncode == 0, reported.stderr
+
+
 @pytest.mark.parametrize(
     ("file", "expected"),
     quick_first(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -107,18 +106,20 @@ def check_is_one_build() -> None:
     """Check that what is in build/ was evaluated after it was composed, or recorded as it is.
 
     Raises:
-        LowerdeckError: the configuration is of another build than the metrics.
+        LowerdeckError: the configuration may be of another build than the metrics, or a file is missing or damaged.
     """
     if not paths.MANIFEST.is_file():
         return  # a clone of a repository with the small files of a build, written in any order
     if paths.CONFIG.stat().st_mtime_ns <= paths.METRICS.stat().st_mtime_ns:
         return
-    with suppress(LowerdeckError):
-        if current_lineage() is not None:
-            return
+    if current_lineage() is not None:
+        return
+    what, why = "contains parts of different builds", f"{paths.LINEAGE} is not of this configuration and program"
+    if not paths.LINEAGE.is_file():
+        what, why = "may contain parts of different builds", f"there is no {paths.LINEAGE} yet"
     raise LowerdeckError(
-        f"{paths.BUILD} contains parts of different builds: {paths.CONFIG} is newer than {paths.METRICS}, and "
-        f"{paths.LINEAGE} is of another configuration. `dvc repro` completes the build"
+        f"{paths.BUILD} {what}: {paths.CONFIG} is newer than {paths.METRICS}, and {why}. "
+        "`dvc repro` completes the build"
     )
 
 
