@@ -33,10 +33,47 @@ def test_masks_are_placed_like_their_images(tmp_path: Path, fit: str) -> None:
     dataset = mask_folder.load(stored(tmp_path, fit=fit, interpolation="nearest"), SHAPES, 0)
     for index in range(3):
         sample = dataset.evaluation[index]
-        seen = np.where(sample.target == 255, 0, sample.target)
+        seen = np.where(sample.target == -1, 0, sample.target)
         assert np.array_equal(seen, np.round(sample.inputs[0][0, 0].numpy() * 255 / 40))
-        assert (sample.target == 255).any() == (fit == "letterbox")
+        assert (sample.target == -1).any() == (fit == "letterbox")
         assert np.array_equal(dataset.evaluation.target(index), sample.target)  # type: ignore[attr-defined]
+
+
+def test_a_folder_of_folders_is_read_whole(tmp_path: Path) -> None:
+    """Images in folders below were left out without a word."""
+    options = stored(tmp_path)
+    before = mask_folder.fingerprint(options)
+    for kind in ("images", "masks"):
+        for place in ("street", ".cache"):
+            (tmp_path / "evaluation" / kind / place).mkdir()
+        files = [tmp_path / "evaluation" / kind / place for place in ("0.png", "street/0.png", ".cache/9.png")]
+        for path in files[1:]:
+            path.write_bytes(files[0].read_bytes())
+    split = mask_folder.load(options, SHAPES, 0).evaluation
+    assert sorted(split.origin(index) for index in range(len(split))) == [  # type: ignore[attr-defined]
+        str(tmp_path / "evaluation" / "images" / name) for name in ("0.png", "1.png", "2.png", "street/0.png")
+    ]
+    assert mask_folder.fingerprint(options) != before
+    (tmp_path / "evaluation" / "masks" / "street" / "0.png").rename(tmp_path / "evaluation" / "masks" / "street.png")
+    with pytest.raises(LowerdeckError, match=r"image street/0\.png has no mask in masks\n.*street\.png has no image"):
+        mask_folder.fingerprint(options)
+
+
+def test_masks_that_are_stored_with_losses_are_refused(tmp_path: Path) -> None:
+    """Indices in a .jpg became those of other classes."""
+    options = stored(tmp_path)
+    for number in range(3):
+        path = tmp_path / "evaluation" / "masks" / f"{number}.png"
+        Image.open(path).save(path.with_suffix(".jpg"))
+        path.unlink()
+    with pytest.raises(LowerdeckError, match=r"\.jpg is stored as JPEG, which changes class indices; .* e\.g\. as PNG"):
+        mask_folder.load(options, SHAPES, 0).evaluation[0]
+    for number in range(3):
+        path = tmp_path / "evaluation" / "masks" / f"{number}.jpg"
+        Image.open(path).save(path.with_suffix(".tif"), compression="jpeg")
+        path.unlink()
+    with pytest.raises(LowerdeckError, match=r"\.tif is stored as TIFF \(jpeg\), which changes"):
+        mask_folder.load(options, SHAPES, 0).evaluation[0]
 
 
 def test_names_of_classes(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import struct
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -135,6 +136,14 @@ class TestModes:
         )
         Image.new("RGB", (2**bits, 1)).save(image)
         assert mask_pixels(decoded_mask(mask, image), (1, 2**bits), None).tolist() == indices.tolist()
+
+    @pytest.mark.parametrize(("mode", "dtype"), [("L", np.uint8), ("I;16", np.uint16), ("P", np.uint8)])
+    def test_bars_of_a_mask_have_no_class_whatever_its_classes_are(self, mode: str, dtype: Any) -> None:
+        """They were class 255, which counted where task.options.ignore was another value."""
+        mask = Image.fromarray(np.array([[255, 0]], dtype=dtype))
+        mask = mask.convert("P") if mode == "P" else mask
+        assert mask.mode == mode
+        assert mask_pixels(mask, (2, 2), None, "letterbox").tolist() in ([[255, 0], [-1, -1]], [[-1, -1], [255, 0]])
 
     def test_grey_is_repeated_before_the_rows(self) -> None:
         pixels = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)

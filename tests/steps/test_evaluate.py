@@ -6,17 +6,20 @@ import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from lowerdeck import tasks
 from lowerdeck.contracts.errors import LowerdeckError, ProgramError
 from lowerdeck.contracts.evaluation import Outputs, OutputSpec
 from lowerdeck.contracts.plan import DelegationPlan, PlannedNode
 from lowerdeck.contracts.samples import Sample, Split
+from lowerdeck.datasets import mask_folder
 from lowerdeck.evaluation.defects import defects
 from lowerdeck.evaluation.records import ChosenTask, RecordsBuilder
 from lowerdeck.evaluation.task_metrics import NOT_MEASURED
@@ -204,6 +207,29 @@ class TestCheckTask:
         assert lines[0].startswith("2 of 5 evaluation samples have targets that do not fit")
         assert lines[1].strip().startswith("row 2 of list.csv: a sample has the class 12 and the model 10 outputs")
         assert lines[2].strip().startswith("row 4 of list.csv: a sample has the class -1")
+
+    def test_binary_masks_of_0_and_255_are_refused(self, tmp_path: Path) -> None:
+        """The foreground did not count, and a model without a right pixel in it passed with an accuracy of 99 %."""
+        values = [[0, 255], [0, 0]]
+
+        def num_classes() -> int | None:
+            for kind in ("images", "masks"):
+                for split in ("calibration", "evaluation"):
+                    folder = tmp_path / split / kind
+                    folder.mkdir(parents=True, exist_ok=True)
+                    for number, pair in enumerate(values):
+                        mask = np.repeat(np.array(pair, np.uint8), [12, 4])[None].repeat(8, 0)
+                        Image.fromarray(mask).save(folder / f"{number}.png")
+            options = mask_folder.Options(root=str(tmp_path), fit="letterbox")
+            program = export(torch.nn.Conv2d(3, 1, 1).eval(), [[1, 3, 16, 16]])
+            return check_task(program, mask_folder.load(options, [[1, 3, 16, 16]], 0), chosen("segmentation"))
+
+        with pytest.raises(LowerdeckError, match=r"values 0, 255, and pixels of 255 do not count.* with 0 and 1"):
+            num_classes()
+        values = [[0, 1], [0, 255]]
+        assert num_classes() == 2
+        values = [[0, 0], [0, 0]]
+        assert num_classes() == 2
 
 
 class Images(Labels):

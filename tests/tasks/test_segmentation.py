@@ -27,6 +27,14 @@ def test_metrics_are_the_librarys_and_pixels_without_a_class_do_not_count() -> N
     assert [found[f"classes.{label}.float_iou"] for label in range(4)] == pytest.approx(each, abs=1e-9)
 
 
+def test_negative_pixels_have_no_class_whatever_ignore_is() -> None:
+    """Such as the bars of a letterbox."""
+    masks = np.where(MASKS == 255, -1, MASKS)
+    for ignore in (None, 65535):
+        found = judged("segmentation", SCORES, list(masks), ignore=ignore).metrics
+        assert found == judged("segmentation", SCORES, list(MASKS)).metrics
+
+
 def test_one_channel_is_the_logit_of_class_1() -> None:
     logits, masks = np.array([[[[1.0, -1.0]]], [[[2.0, 3.0]]]]), np.array([[[1, 0]], [[1, 0]]])
     assert judged("segmentation", logits, list(masks)).metrics["float_pixel_accuracy"] == 0.75
@@ -38,6 +46,7 @@ def test_one_channel_is_the_logit_of_class_1() -> None:
         (np.zeros((4, 8)), np.zeros((8, 8), int), r"returns \[1, 4, 8\] where segmentation needs"),
         (np.zeros((4, 4, 4)), np.zeros((8, 8), int), r"returns \[4, 4\] pixels and the mask is int64 \[8, 8\]"),
         (np.zeros((4, 8, 8)), np.zeros((8, 8)), "store masks of integers"),
+        (np.zeros((4, 8, 8)), np.full((8, 8), 256), "a mask has the classes 256 ... 256"),
         (np.zeros((4, 8, 8)), np.full((8, 8), 4), "a mask has the classes 4 ... 4 and the model 4"),
     ],
 )

@@ -89,6 +89,8 @@ class Task(Protocol):
     # - `record_many(options, outputs, targets)`: `record` of several samples at once, where it needs no inputs: the
     #   outputs are [b x ...], and so is each record, with the bits that `record` gives for the sample alone; None where
     #   it cannot tell, e.g. because a target is wrong, so that `record` says what is;
+    # - `check_targets(options, records)`: raises LowerdeckError where targets that are right each say nothing together,
+    #   e.g. a single class; the records are those of all evaluation targets, and `export` calls it;
     # - `units(options, records)`: the number of the unit of every sample, int64 [n], from 0. Units are resampled as a
     #   whole for intervals, e.g. all windows of a recording;
     # - `confusion(options, records)`: the actual and the predicted class of every sample, int64 [n x 2], -1 for none;

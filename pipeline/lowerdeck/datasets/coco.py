@@ -150,4 +150,4 @@ def _mask(options: Options, found: Annotations, row: int, size: tuple[int, int])
     classes = np.zeros((height, width), dtype=np.int32)
     for one in sorted(found.objects[row], key=lambda one: -one.area):
         classes[coco_json.pixels(one, width, height)] = _NO_CLASS if one.is_crowd else one.label + 1
-    return preprocessing.mask_pixels(Image.fromarray(classes), size, options.resize, options.fit, _NO_CLASS)
+    return preprocessing.mask_pixels(Image.fromarray(classes), size, options.resize, options.fit)

@@ -186,7 +186,7 @@ def list_files(
             f"({_format_names(entry.name for entry in loose)}); put every {one} into a folder named after its class"
         )
     found = [(path, None) for path in loose] + [
-        (path, label) for label, name in enumerate(classes) for path in _files_below(folder / name)
+        (path, label) for label, name in enumerate(classes) for path in files_below(folder / name)
     ]
     unsupported = [path.relative_to(folder).as_posix() for path, _ in found if path.suffix.lower() not in suffixes]
     if unsupported:
@@ -205,10 +205,13 @@ def list_files(
     )
 
 
-def _files_below(folder: Path) -> list[Path]:
-    return sorted(
-        Path(parent) / name for parent, _, names in os.walk(folder) for name in names if not _is_desktop_metadata(name)
-    )
+def files_below(folder: Path) -> list[Path]:
+    """All files in a folder and those below it, sorted by their paths, without hidden ones and those of desktops."""
+    found = []
+    for parent, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not _is_desktop_metadata(name)]
+        found += [Path(parent) / name for name in names if not _is_desktop_metadata(name)]
+    return sorted(found)
 
 
 def _is_desktop_metadata(name: str) -> bool:

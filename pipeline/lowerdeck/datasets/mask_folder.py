@@ -2,7 +2,8 @@
 
     root/evaluation/images/001.jpg      root/evaluation/masks/001.png
 
-A mask has the name of its image, with any suffix. Calibration needs no masks.
+A mask has the name of its image, with any suffix, and lies in the same folder below `masks` as its image below
+`images`, if it lies in one. Calibration needs no masks.
 """
 
 from __future__ import annotations
@@ -49,8 +50,9 @@ def fingerprint(options: Options) -> str:
     files = class_names.files(options.class_names)
     for split in ("calibration", "evaluation"):
         images, masks = _pairs(options, split)
-        files |= {f"{split}/images/{path.name}": path for path in images}
-        files |= {f"{split}/masks/{path.name}": path for path in masks}
+        for kind, folder, paths in (("images", options.images, images), ("masks", options.masks, masks)):
+            root = Path(options.root) / split / folder
+            files |= {f"{split}/{kind}/{path.relative_to(root).as_posix()}": path for path in paths}
     class_names.read(options.class_names)
     return data.files_digest(files)
 
@@ -96,30 +98,36 @@ def _pairs(options: Options, split: str) -> tuple[list[Path], list[Path]]:
     if split == "evaluation" or (root / options.masks).is_dir():
         masks = _by_stem(root / options.masks)
         faults = [
-            f"image {path.name} has no mask in {options.masks}" for stem, path in images.items() if stem not in masks
+            f"image {path.relative_to(root / options.images)} has no mask in {options.masks}"
+            for stem, path in images.items()
+            if stem not in masks
         ]
         faults += [
-            f"mask {path.name} has no image in {options.images}" for stem, path in masks.items() if stem not in images
+            f"mask {path.relative_to(root / options.masks)} has no image in {options.images}"
+            for stem, path in masks.items()
+            if stem not in images
         ]
         raise_faults(root, faults)
     return list(images.values()), [masks[stem] for stem in images if masks]
 
 
-def _by_stem(folder: Path) -> dict[str, Path]:
+def _by_stem(folder: Path) -> dict[Path, Path]:
+    """Path below the folder without its suffix -> file."""
     if not folder.is_dir():
         raise LowerdeckError(f"image folder {folder} does not exist; correct dataset.options, or put the images there")
-    files = [path for path in sorted(folder.iterdir()) if path.is_file() and not path.name.startswith(".")]
-    files = [path for path in files if path.name.lower() not in image_folder.DESKTOP_METADATA_FILES]
+    files = [path.relative_to(folder) for path in image_folder.files_below(folder)]
     faults = [
-        f"{path.name} is no image; allowed are {', '.join(image_folder.SUFFIXES)}"
+        f"{path} is no image; allowed are {', '.join(image_folder.SUFFIXES)}"
         for path in files
         if path.suffix.lower() not in image_folder.SUFFIXES
     ]
-    found = {path.stem: path for path in files}
+    found = {path.with_suffix(""): path for path in files}
     faults += [
-        f"{path.name} and {found[path.stem].name} have the same name" for path in files if found[path.stem] != path
+        f"{path} and {found[path.with_suffix('')]} have the same name"
+        for path in files
+        if found[path.with_suffix("")] != path
     ]
     if not files:
         faults.append("there are no images")
     raise_faults(folder, faults)
-    return found
+    return {stem: folder / path for stem, path in found.items()}

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 PIXEL_SCALE = 1 / 255
 MAX_PIXELS = 16_384
 """Longest `resize`: an image of that size takes 0.8 GB."""
+_LOSSY = ("JPEG", "JPEG2000", "MPO", "WEBP")
+"""Formats that may change pixels; of some only the encoder's settings say whether they do."""
 _EXIF_ORIENTATION = 0x0112
 INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")
 
@@ -211,12 +213,18 @@ def decoded_mask(path: Path, image: Path) -> Image.Image:
     """The mask in a file, as stored, whose image has as many pixels.
 
     Raises:
-        LowerdeckError: its image has another size, or see `decoded_image`.
+        LowerdeckError: its image has another size, it is compressed with losses, or see `decoded_image`.
     """
     with _opened(path) as mask:
         arguments = mask.tile[0][3] if mask.tile else ""
         stored_as = arguments if isinstance(arguments, str) else str((*(arguments or ()), "")[0])
         mask.load()
+    compression = str(mask.info.get("compression", ""))
+    if mask.format in _LOSSY or compression.endswith("jpeg"):
+        raise LowerdeckError(
+            f"mask {path} is stored as {mask.format}{f' ({compression})' if compression else ''}, which changes class "
+            "indices; store masks without losses, e.g. as PNG"
+        )
     check_size(image, mask.size, str(path))
     # Pillow stretches 2 and 4 bits of grey to 0 ... 255.
     step = {"L;2": 85, "L;4": 17}.get(stored_as, 1)
@@ -307,7 +315,7 @@ def image_pixels(
 
 
 def mask_pixels(
-    image: Image.Image, size: tuple[int, int], resize: int | None, fit: str = "crop", fill: int = 255
+    image: Image.Image, size: tuple[int, int], resize: int | None, fit: str = "crop"
 ) -> npt.NDArray[np.int64]:
     """The class of each pixel of a mask, placed as `image_pixels` does its image, to the nearest pixel.
 
@@ -316,22 +324,22 @@ def mask_pixels(
         size: (height, width) of the result
         resize: as for the image
         fit: as for the image
-        fill: class of the bars of a letterbox
 
     Returns:
-        int64 [height x width]
+        int64 [height x width], -1 in the bars of a letterbox, which have no class
 
     Raises:
         LowerdeckError: the image has several channels.
     """
+    from PIL import Image
+
     if image.mode not in ("1", "L", "P", "I", "I;16"):
         raise LowerdeckError(
             f"a mask has mode {image.mode}; allowed are images of one channel whose values are class indices: grey "
             "(L, I;16) or with a palette (P)"
         )
-    if image.mode == "1":
-        image = image.point(lambda value: min(value, 1), "L")
-    return np.asarray(placed(image, placement(image.size, size, resize, fit), "nearest", fill)).astype(np.int64)
+    indices = Image.fromarray(np.asarray(image).astype(np.int32))
+    return np.asarray(placed(indices, placement(image.size, size, resize, fit), "nearest", -1)).astype(np.int64)
 
 
 def check_crop(resize: int | None, shape: tuple[int, int, int]) -> None:

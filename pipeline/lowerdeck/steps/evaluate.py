@@ -229,10 +229,10 @@ def check_task(program: ExportedProgram, dataset: Dataset, task: ChosenTask) -> 
     """Execute the float program on one evaluation sample, and check that the task can judge its outputs.
 
     Where the dataset can tell targets without their inputs, those of all evaluation samples are checked with these
-    outputs, so that a damaged one does not end the build after it was compiled.
+    outputs, each and then all of them, so that a damaged one does not end the build after it was compiled.
 
     Returns:
-        The number of scores that classes are chosen from; None for a task that chooses none.
+        The number of classes that the model tells apart; None for a task without classes.
 
     Raises:
         LowerdeckError: it cannot, or some targets are wrong; nothing has been lowered yet.
@@ -242,11 +242,11 @@ def check_task(program: ExportedProgram, dataset: Dataset, task: ChosenTask) -> 
         return None
     (sample,) = evaluate({"float": torch_program(program)}, [0], dataset, with_inputs=task.needs_inputs)
     specs = tuple(OutputSpec(name=name) for name in output_names(program))
+    _check_targets(split, dataset, task, specs, sample)
     highest = dataset.num_classes - 1 if dataset.num_classes and isinstance(sample.target, int) else sample.target
     records = RecordsBuilder(task, specs, 1)
     records.add(0, sample.values, highest, sample.inputs)
     num_scores = records.finish().task.get("float", {}).get("num_scores")
-    _check_targets(split, dataset, task, specs, sample)
     return None if num_scores is None else int(num_scores[0])
 
 
@@ -258,21 +258,27 @@ def _check_targets(
     if target_of is None or dataset.structural or not task.task.TARGETS:
         return
     named = {spec.name: value for spec, value in zip(specs, sample.values["float"], strict=True)}
-    faults = []
+    check: Any = getattr(task.task, "check_targets", None)
+    records, faults = list[Any](), list[tuple[str, str]]()
     for index in range(len(split)):
         try:
             target = target_of(index)
             if target is not None:
-                task.task.record(task.options, named, target, sample.inputs)
+                record = task.task.record(task.options, named, target, sample.inputs)
+                records += [record] if check else []
         except LowerdeckError as error:
-            faults.append(f"{split.origin(index) if hasattr(split, 'origin') else f'sample {index}'}: {error}")
+            faults.append((split.origin(index) if hasattr(split, "origin") else f"sample {index}", str(error)))
+    if 1 < len(faults) == len(split) and len({message for _, message in faults}) == 1:
+        raise LowerdeckError(f"the float program: {faults[0][1]}")
     if faults:
         more = f"\n  and {len(faults) - MAX_FAULTS} more" if len(faults) > MAX_FAULTS else ""
-        listed = "\n  ".join(faults[:MAX_FAULTS])
+        listed = "\n  ".join(f"{origin}: {message}" for origin, message in faults[:MAX_FAULTS])
         raise LowerdeckError(
             f"{len(faults)} of {len(split)} evaluation samples have targets that do not fit the model or the task:\n  "
             f"{listed}{more}"
         )
+    if records:
+        check(task.options, {name: np.stack([record[name] for record in records]) for name in records[0]})
 
 
 def rows_of(outputs: Outputs, row: int) -> dict[str, tuple[Array, ...]]:

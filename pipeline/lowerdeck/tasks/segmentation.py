@@ -29,7 +29,7 @@ class Options:
     output: str | None = None
     """Name of the output with scores [1, classes, h, w]; null for the first. One channel is the logit of class 1."""
     ignore: int | None = 255
-    """Value of the mask that marks pixels without a class; null for none."""
+    """Value of the mask that marks pixels without a class, as negative values do; null for none."""
 
 
 def metrics(options: Options) -> Sequence[TaskMetric]:
@@ -38,17 +38,37 @@ def metrics(options: Options) -> Sequence[TaskMetric]:
 
 
 def record(options: Options, outputs: Mapping[str, Any], target: Any, inputs: Sequence[Any] = ()) -> Mapping[str, Any]:
-    """Numbers of pixels of each class: `both`, `actual` and `predicted`, int32 [classes]."""
+    """Numbers of pixels of each class: `both`, `actual` and `predicted`, int32 [classes]; `ignored`, of no class."""
     predicted, mask, num_classes = _judged(options, outputs, target)
-    valid = np.ones(mask.shape, dtype=bool) if options.ignore is None else mask != options.ignore
+    valid = ~_unknown(options, mask)
     actual, predicted = mask[valid].astype(np.int64), predicted[valid]
-    if len(actual) and not 0 <= actual.min() <= actual.max() < num_classes:
+    if len(actual) and actual.max() >= num_classes:
         raise LowerdeckError(
             f"a mask has the classes {int(actual.min())} ... {int(actual.max())} and the model {num_classes}; correct "
             "the masks, or name the value of pixels without a class as task.options.ignore"
         )
+    counts = {"num_scores": np.int64(num_classes), "ignored": np.int64((mask == options.ignore).sum())}
     members = {"both": actual[actual == predicted], "actual": actual, "predicted": predicted[predicted >= 0]}
-    return {name: np.bincount(found, minlength=num_classes).astype(np.int32) for name, found in members.items()}
+    return counts | {
+        name: np.bincount(found, minlength=num_classes).astype(np.int32) for name, found in members.items()
+    }
+
+
+def check_targets(options: Options, records: Mapping[str, Any]) -> None:
+    """Refuse masks with pixels of one class and others that do not count: of 0 and 255, the foreground did not."""
+    classes = np.flatnonzero(records["actual"].sum(axis=0))
+    if len(classes) < 2 and records["ignored"].any():
+        raise LowerdeckError(
+            f"all evaluation masks together have the values {', '.join(map(str, [*classes, options.ignore]))}, and "
+            f"pixels of {options.ignore} do not count (task.options.ignore): there is no second class. Store masks of "
+            "two classes with 0 and 1, or as PNGs of 1 bit, or set task.options.ignore to the value of pixels without "
+            "a class, null for none"
+        )
+
+
+def _unknown(options: Options, mask: Any) -> Any:
+    """Which pixels have no class, bool [h x w]."""
+    return (mask < 0) | (mask == options.ignore)
 
 
 def _judged(options: Options, outputs: Mapping[str, Any], target: Any) -> tuple[Any, Any, int]:
@@ -102,5 +122,5 @@ def overlay(
 ) -> tuple[Overlay, Overlay]:
     """Both masks; pixels without a class are drawn in neither."""
     predicted, mask, _ = _judged(options, outputs, target)
-    unknown = np.zeros(mask.shape, dtype=bool) if options.ignore is None else mask == options.ignore
+    unknown = _unknown(options, mask)
     return Overlay(mask=np.where(unknown, -1, mask)), Overlay(mask=np.where(unknown, -1, predicted))
