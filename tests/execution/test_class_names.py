@@ -17,6 +17,7 @@ from lowerdeck.evaluation.records import ChosenTask
 from lowerdeck.execution.chosen.class_names import check_class_names, chosen_class_names
 from tests.handmade_build import write_config
 
+FACTORY = {"source": "factory", "options": {"factory": "a:b"}, "weights": "weights.safetensors"}
 WEIGHTS = ("background", "ant", "crane", "dog", "crane")
 
 
@@ -25,8 +26,7 @@ def _weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A build whose weights name their classes."""
     monkeypatch.chdir(tmp_path)
     save_file({"weight": torch.ones(1)}, "weights.safetensors", {"class_names": json.dumps(WEIGHTS)})
-    chosen = {"source": "factory", "options": {"factory": "a:b"}, "weights": "weights.safetensors"}
-    write_config(model=chosen)
+    write_config(model=FACTORY)
 
 
 def dataset(*names: str) -> Any:
@@ -75,6 +75,26 @@ def test_names_that_the_other_lacks_are_fine(names: tuple[str, ...], capsys: pyt
 
 def test_decoders_of_detection_may_move_classes() -> None:
     check_class_names(dataset("ant", "crane"), task("detection"), None)
+
+
+@pytest.mark.parametrize("name", ["classification", "segmentation", "multi_label"])
+@pytest.mark.parametrize("count", [2, 4])
+def test_a_file_of_names_has_one_for_each_class(name: str, count: int) -> None:
+    """VOC's 20 names without the background, beside 21 scores: metrics and firmware had the names of other classes."""
+    write_config(dataset={"source": "mask_folder", "options": {"root": "x", "class_names": "names.txt"}}, model=FACTORY)
+    check_class_names(dataset("a", "b", "c"), task(name), 3)
+    with pytest.raises(ConfigurationError, match=rf"names.txt names 3 classes and the model tells {count} apart"):
+        check_class_names(dataset("a", "b", "c"), task(name), count)
+
+
+def test_other_numbers_of_classes_than_a_decoder_gives_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """A forgotten `background: first` gave a mean average precision of almost 0 without a word."""
+    check_class_names(dataset("ant", "cat"), task("detection"), 2)
+    assert capsys.readouterr().out == ""
+    check_class_names(dataset("ant", "cat"), task("detection"), 3)
+    assert "names 2 classes and the decoder gives 3; class 0 (ant) is compared with the decoder's class 0" in (
+        capsys.readouterr().out
+    )
 
 
 def test_scores_beyond_the_classes_of_the_dataset_are_named(capsys: pytest.CaptureFixture[str]) -> None:

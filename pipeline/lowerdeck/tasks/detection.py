@@ -56,7 +56,7 @@ def metrics(options: Options) -> Sequence[TaskMetric]:
 def record(options: Options, outputs: Mapping[str, Any], target: Any, inputs: Sequence[Any]) -> Mapping[str, Any]:
     """Score and class of every detection, highest score first, with the IoU thresholds at which it is right or ignored.
 
-    Arrays [max_detections], filled up with the class -1, and the number of objects of each class.
+    Arrays [max_detections], filled up with the class -1, and the numbers of objects of each class and of classes.
     """
     found, wanted = decoded(options, outputs, inputs), _boxes(target)
     if len(wanted.classes) and not 0 <= wanted.classes.min() <= wanted.classes.max() < found.num_classes:
@@ -73,6 +73,7 @@ def record(options: Options, outputs: Mapping[str, Any], target: Any, inputs: Se
         "matched": np.pad(_bits(matched), (0, missing)),
         "ignored": np.pad(_bits(ignored), (0, missing)),
         "objects": objects.astype(np.uint16),
+        "num_scores": np.int64(found.num_classes),
     }
 
 

@@ -46,7 +46,7 @@ def record(options: Options, outputs: Mapping[str, Any], target: Any, inputs: Se
             f"the model returns {len(scores)} scores and the target has shape {list(wanted.shape)}"
             f"{'' if np.isin(wanted, (0, 1)).all() else ' with other values than 0 and 1'}; store 0 or 1 for each label"
         )
-    return {"scores": scores, "positive": wanted.astype(np.bool_)}
+    return {"scores": scores, "positive": wanted.astype(np.bool_), "num_scores": np.int64(len(scores))}
 
 
 def measure(options: Options, records: Mapping[str, Any], weights: Floats) -> Mapping[str, Floats]:

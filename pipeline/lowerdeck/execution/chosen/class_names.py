@@ -27,16 +27,25 @@ def check_class_names(dataset: Dataset, task: ChosenTask, num_scores: int | None
 
     Args:
         dataset: The chosen one.
-        task: The chosen one; decoders of detection may move classes, so that theirs are not compared.
-        num_scores: Number of scores that a classifier returns; None for other tasks.
+        task: The chosen one; decoders of detection may move classes, so that the names of theirs are not compared.
+        num_scores: Number of classes that the model tells apart; None for tasks without classes.
 
     Raises:
-        ConfigurationError: a name has one index in the dataset and another in the weights, and the task compares them.
+        ConfigurationError: a name has one index in the dataset and another in the weights, and the task compares them,
+            or a file does not name every class.
     """
+    from lowerdeck.config.schema import DatasetConfig
     from lowerdeck.contracts.samples import class_names
 
     given, known = class_names(dataset), _of_weights(dataset)
     if "boxes" in task.task.TARGETS:
+        if given and num_scores not in (None, len(given)):
+            print(
+                f"export: warning: the dataset names {len(given)} classes and the decoder gives {num_scores}; class 0 "
+                f"({given[0]}) is compared with the decoder's class 0. If that is another one, correct "
+                "task.options.decoder (background, has_objectness; torchvision: num_classes, first_label) or "
+                "dataset.options.category_ids (coco)"
+            )
         return
     # ImageNet has two classes `crane`, so that a name may have several indices.
     moved = [name for index, name in enumerate(given) if name in known and known[index : index + 1] != (name,)]
@@ -51,8 +60,16 @@ def check_class_names(dataset: Dataset, task: ChosenTask, num_scores: int | None
             return
         raise ConfigurationError(
             f"{found} Name the classes of the dataset in the order of the model (image_table: "
-            "dataset.options.classes, arrays: a file class_names), or correct `class_names` in the metadata of the "
+            "dataset.options.classes; arrays, mask_folder: a file class_names; image_folder, audio_folder: rename the "
+            "folders so that they sort in that order), or correct `class_names` in the metadata of the "
             "weights"
+        )
+    file = section(DatasetConfig).options.get("class_names")
+    if given and file is not None and num_scores not in (None, len(given)):
+        raise ConfigurationError(
+            f"{file} names {len(given)} classes and the model tells {num_scores} apart (dataset.options.class_names); "
+            "write the name of every class in a line, in the order of the model's scores, the background too if it has "
+            "a score"
         )
     if given and num_scores is not None and num_scores > len(given) and not known:
         print(
