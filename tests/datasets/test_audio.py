@@ -27,6 +27,27 @@ def test_what_is_no_recording_is_refused(tmp_path: Path) -> None:
             read(tmp_path / "a.wav")
 
 
+def test_an_empty_recording_is_refused(tmp_path: Path) -> None:
+    """It counted as silence, like whatever was missing of a cut-off one."""
+    with pytest.raises(LowerdeckError, match=r"a\.wav has no samples; repair or remove it"):
+        audio.waveform(write_wav(tmp_path / "a.wav", np.zeros(0)), RATE_HZ)
+
+
+@pytest.mark.parametrize("chunk", [b"", b"LIST\x03\0\0\0abc\0"])
+def test_a_recording_that_is_cut_off_is_refused_and_a_streamed_one_is_not(tmp_path: Path, chunk: bytes) -> None:
+    path = write_wav(tmp_path / "a.wav", tone(300, 0.5))
+    start, data = path.read_bytes()[:36], path.read_bytes()[44:]
+
+    def declared(num_bytes: int) -> audio.Floats:
+        path.write_bytes(start + chunk + b"data" + num_bytes.to_bytes(4, "little") + data)
+        return audio.waveform(path, RATE_HZ)
+
+    for num_bytes in (len(data), 0x7FFF_F000, 0xFFFF_FFFF):
+        assert len(declared(num_bytes)) == 8000
+    with pytest.raises(LowerdeckError, match=r"a\.wav is cut off: its header declares more samples"):
+        declared(len(data) + 2)
+
+
 @pytest.mark.parametrize("shape", [[1, 49, 40], [1, 1, 49, 40], [1, 49, 40, 1], [1, 1960]])
 def test_dimensions_of_one_do_not_matter(shape: list[int]) -> None:
     assert audio.check_input(audio.ClipOptions(), [shape], 49) == tuple(shape)

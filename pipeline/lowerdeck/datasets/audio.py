@@ -18,6 +18,8 @@ from lowerdeck.formats.regular_files import check_regular
 
 SUFFIXES = (".wav", ".flac", ".ogg")
 Floats = npt.NDArray[np.float32]
+_STREAMED_BYTES = 0x7FFF_0000
+"""Programs that write to a pipe declare at least so many bytes of data, or none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +71,7 @@ def waveform(path: Path, sample_rate_hz: int) -> Floats:
     """The samples of a recording, float32 [n], -1 ... 1; of several channels their mean.
 
     Raises:
-        LowerdeckError: it is damaged, has another rate, or soundfile is not installed.
+        LowerdeckError: it is damaged, cut off or empty, has another rate, or soundfile is not installed.
     """
     try:
         import soundfile
@@ -84,8 +86,23 @@ def waveform(path: Path, sample_rate_hz: int) -> Floats:
             f"recording {path} has {rate} samples a second, dataset.options.sample_rate_hz is {sample_rate_hz}; "
             "resample the recordings, or set the option and train the model on that rate"
         )
+    if not len(samples) or _is_cut_off(path):
+        fault = "is cut off: its header declares more samples" if len(samples) else "has no samples"
+        raise LowerdeckError(f"recording {path} {fault}; repair or remove it: what is missing would count as silence")
     mono: Floats = np.ascontiguousarray(samples.mean(axis=1, dtype=np.float32))
     return mono
+
+
+def _is_cut_off(path: Path) -> bool:
+    """Whether a .wav file has less data than it declares, of which libsndfile reads what there is."""
+    with path.open("rb") as file:
+        start = file.read(12)
+        while (start[:4], start[8:]) == (b"RIFF", b"WAVE") and len(header := file.read(8)) == 8:
+            name, size = header[:4], int.from_bytes(header[4:], "little")
+            if name == b"data":
+                return size < _STREAMED_BYTES and file.tell() + size > path.stat().st_size
+            file.seek(size + size % 2, 1)
+    return False
 
 
 def clip_features(samples: Floats, options: ClipOptions) -> Floats:
