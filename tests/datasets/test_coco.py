@@ -99,21 +99,25 @@ def test_everything_that_is_wrong_is_listed_at_once(tmp_path: Path) -> None:
         {**BOX, "id": 5, "bbox": [4, 8, 2]},
         {**BOX, "id": 5},
         {**BOX, "id": 6, "bbox": [4, 8, float("nan"), 3]},
+        {**BOX, "id": 7, "category_id": [3]},
+        {**BOX, "id": 8, "image_id": {}},
     ]
     images = [
         {"id": 10, "file_name": "a.png", "width": 32, "height": 24},
         {"id": 13, "file_name": "gone.png", "width": 32, "height": 24},
         {"id": 14, "file_name": "b.png", "width": 0, "height": 24},
+        {"id": [15], "file_name": "b.png", "width": 32, "height": 24},
     ]
     with pytest.raises(LowerdeckError) as caught:
         coco.fingerprint(stored(tmp_path, damaged, images=images))
     message = str(caught.value)
     for part in (
-        "list.json has 9 faults", "annotation 1: bbox [30, 8, 8, 12] reaches outside its image of 32x24 pixels",
+        "list.json has 12 faults", "annotation 1: bbox [30, 8, 8, 12] reaches outside its image of 32x24 pixels",
         "annotation 2: bbox [4, 8, 0, 12] has no area", "annotation 3: there is no category 5",
         "annotation 4: there is no image 12", "annotation 5: bbox is [4, 8, 2]; it must be", "id 5 occurs twice",
         "annotation 6: bbox is [4, 8, nan, 3]", "image 13: there is no file 'gone.png'",
-        "image 14: width and height are 0",
+        "image 14: width and height are 0", "annotation 7: there is no category [3]",
+        "annotation 8: there is no image {}", "images[3]: id [15] is not an integer",
     ):  # fmt: skip
         assert part in message
 

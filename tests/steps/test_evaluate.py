@@ -231,6 +231,35 @@ class TestCheckTask:
         values = [[0, 0], [0, 0]]
         assert num_classes() == 2
 
+    @pytest.mark.parametrize(
+        ("labels", "message"),
+        [
+            ([0, 0, 0], r"all 3 evaluation samples are normal \(label 0\), and without anomalous ones"),
+            ([1, 1, 1], r"all 3 evaluation samples are anomalous \(label 1\), and without normal ones"),
+            ([0, 2, 1], r"1 of 3 .*\n.*sample 1: a sample has the label 2; labels are 0 \(normal\) or 1"),
+        ],
+    )
+    def test_labels_of_anomalies_are_checked_together(self, labels: list[int], message: str) -> None:
+        """Without an anomalous sample evaluate said that `quantization_drop` was 'not defined'."""
+
+        class Listed(Images):
+            def target(self, index: int) -> int | None:
+                return self.labels[index]
+
+        program = export(torch.nn.Conv2d(3, 3, 1).eval(), [[1, 3, 32, 32]])
+        assert check_task(program, Data(Listed([0, 1, 0]), num_classes=2), chosen("anomaly")) is None
+        with pytest.raises(LowerdeckError, match=message):
+            check_task(program, Data(Listed(labels), num_classes=max(labels) + 1), chosen("anomaly"))
+
+    def test_outputs_that_no_target_fits_are_one_fault(self) -> None:
+        class Listed(Images):
+            def target(self, index: int) -> int | None:
+                return self.labels[index]
+
+        program = export(torch.nn.Conv2d(3, 2, 3).eval(), [[1, 3, 32, 32]])
+        with pytest.raises(LowerdeckError, match=r"^the float program: the model returns shape \[1, 2, 30, 30\]"):
+            check_task(program, Data(Listed([0, 1, 2])), CLASSIFICATION)
+
 
 class Images(Labels):
     """Images instead of indices."""

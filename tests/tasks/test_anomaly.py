@@ -44,5 +44,7 @@ def test_an_output_may_be_the_score() -> None:
         judged("anomaly", OUTPUTS, LABELS.tolist(), INPUTS, score="output")
     with pytest.raises(LowerdeckError, match="a reconstruction has as many values"):
         judged("anomaly", OUTPUTS[:, :2], LABELS.tolist(), INPUTS)
+    with pytest.raises(LowerdeckError, match=r"has the label 2; labels are 0 \(normal\) or 1 \(anomalous\)"):
+        judged("anomaly", OUTPUTS, [2] * 60, INPUTS)
     with pytest.raises(ValueError, match="between 0 and 1"):
         anomaly.Options(max_false_positive_rate=1.0)

@@ -95,10 +95,11 @@ def read(path: Path, folder: Path, *, category_ids: bool, outlines: bool) -> Ann
             continue
         images[entry["id"]] = file, (int(size[0]), int(size[1]))  # type: ignore[arg-type]
     objects: dict[int, list[Annotated]] = {number: [] for number in images}
-    known = {entry.get("id") for entry in content.get("images") or () if isinstance(entry, dict)}
+    listed = [entry.get("id") for entry in content.get("images") or () if isinstance(entry, dict)]
+    known = {number for number in listed if isinstance(number, int)}
     for entry in reader.listed(content, "annotations"):
         number = entry.get("image_id")
-        if number not in known:
+        if not isinstance(number, int) or number not in known:
             reader.faults.append(f"annotation {entry.get('id')}: there is no image {number!r}")
         elif number in images and (one := _annotated(reader, entry, images[number][1], classes, outlines)):
             objects[number].append(one)
@@ -181,9 +182,10 @@ def _annotated(
 ) -> Annotated | None:
     """One object; what is wrong with it is added to the reader's faults."""
     called, box, before = f"annotation {entry.get('id')}", entry.get("bbox"), len(reader.faults)
-    label = classes.get(entry.get("category_id", -1))
+    category = entry.get("category_id")
+    label = classes.get(category) if isinstance(category, int) else None
     if label is None:
-        reader.faults.append(f"{called}: there is no category {entry.get('category_id')!r}")
+        reader.faults.append(f"{called}: there is no category {category!r}")
     outline = entry.get("segmentation")
     if outlines and (wrong := _outline_fault(outline, size)):
         reader.faults.append(f"{called}: segmentation {wrong}")

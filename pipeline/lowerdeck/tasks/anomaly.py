@@ -51,6 +51,8 @@ def record(options: Options, outputs: Mapping[str, Any], target: Any, inputs: Se
     """Score, label and recording of a sample, scalars."""
     values = output_choice.chosen(outputs, options.output).astype(np.float64)
     label, group = (target["label"], target["group"]) if isinstance(target, Mapping) else (target, -1)
+    if isinstance(label, (int, np.integer)) and label not in (0, 1):
+        raise LowerdeckError(f"a sample has the label {label}; labels are 0 (normal) or 1 (anomalous): correct it")
     anomalous = output_choice.class_index(label, 2, "anomaly")
     if options.score == "output":
         if values.size != 1:
@@ -68,6 +70,16 @@ def record(options: Options, outputs: Mapping[str, Any], target: Any, inputs: Se
             )
         score = float(np.square(values.ravel() - given.ravel()).mean())
     return {"score": np.float64(score), "anomalous": np.bool_(anomalous), "group": np.int64(group)}
+
+
+def check_targets(options: Options, records: Mapping[str, Any]) -> None:
+    """Refuse samples that are all normal or all anomalous: the area under their ROC curve is not defined."""
+    if (anomalous := records["anomalous"]).all() or not anomalous.any():
+        found, missing = ("anomalous", "normal") if anomalous.any() else ("normal", "anomalous")
+        raise LowerdeckError(
+            f"all {len(anomalous)} evaluation samples are {found} (label {int(anomalous[0])}), and without {missing} "
+            "ones no metric of anomaly is defined: add some"
+        )
 
 
 def units(options: Options, records: Mapping[str, Any]) -> npt.NDArray[np.int64]:
