@@ -39,7 +39,6 @@ EXCEPTIONS = {
     "graph/adaptive_pooling.py": ("steps/test_export.py", "needs an exported model, and export refuses what it cannot"),
     "graph/export_checks.py": ("steps/test_export.py", "export refuses what they find"),
     "graph/node_origins.py": ("evaluation/test_layerwise_sqnr.py", "needs the same layers of two programs"),
-    "graph/state.py": ("steps/test_state.py", "state is seen across calls of a built program"),
     "metrics": ("docs/test_docs.py", "the example of CONTRIBUTING.md is opened by its name"),
     "operators/cases": ("operators/test_rows.py", "opened by the names of backends"),
     "pages/recorded.py": ("pages/test_browser.py", "its pages are opened there"),

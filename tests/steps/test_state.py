@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import yaml
 from torch import nn
+from torch.export import ExportedProgram
 
+from lowerdeck import tasks
 from lowerdeck.artifacts.edge_programs import read_edge_program, write_edge_program
 from lowerdeck.artifacts.programs import read_program, write_program
+from lowerdeck.contracts.backends import DynamicDimension
 from lowerdeck.contracts.conformance import ConformanceSettings
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.quantization import ModuleRule, QuantizationScheme
+from lowerdeck.contracts.samples import Sample
+from lowerdeck.evaluation.records import ChosenTask
 from lowerdeck.graph.state import initial_state
 from lowerdeck.quantization.annotation import scheme_quantizer
 from lowerdeck.runtime.batches import Engine
@@ -24,6 +30,7 @@ from lowerdeck.runtime.loading import open_made_program
 from lowerdeck.runtime.torch_program import torch_program
 from lowerdeck.steps.calibrate import calibrate
 from lowerdeck.steps.convert_conforming import convert_conforming
+from lowerdeck.steps.evaluate import check_task
 from lowerdeck.steps.export import export
 from lowerdeck.steps.partition import partition
 from lowerdeck.steps.quantize import quantize
@@ -117,7 +124,9 @@ def built(
     generator = torch.Generator().manual_seed(3)
     samples: list[tuple[torch.Tensor, ...]] = [(torch.randn(shape, generator=generator),) for _ in range(6)]
     file = folder / "program.pt2"
-    write_program(file, export(network.eval(), [shape], memory_format=backend.memory_format))
+    exported = export(network.eval(), [shape], memory_format=backend.memory_format)
+    check_as_stage_export_does(exported, samples)
+    write_program(file, exported)
     if quantized:
         rules = () if keep_float is None else (ModuleRule(modules=(keep_float,)),)
         scheme = QuantizationScheme(name="int8", rules=rules)
@@ -140,6 +149,13 @@ def built(
     opened = open_made_program(found.converted.program, twins)
     program = FloatProgram(opened, found.converted.inputs, found.converted.outputs)
     return program, read_program(file), samples
+
+
+def check_as_stage_export_does(program: ExportedProgram, samples: Sequence[tuple[torch.Tensor, ...]]) -> None:
+    split = [Sample(inputs=inputs, label=None, digest=str(index)) for index, inputs in enumerate(samples)]
+    dataset: Any = SimpleNamespace(evaluation=split, num_classes=None, structural=False)
+    task = tasks.source("fidelity")
+    check_task(program, dataset, ChosenTask(task=task, options=task.Options()))
 
 
 @pytest.mark.parametrize(
@@ -169,6 +185,23 @@ def test_state_lasts_from_call_to_call(
     assert not torch.equal(program(*samples[0])[0], first[0])
     program.program.reset()
     assert all(torch.equal(program(*sample)[0], before) for sample, before in zip(samples, first, strict=True))
+
+
+@pytest.mark.parametrize("quantized", [False, True])
+@pytest.mark.parametrize("network", [Average, Ring])
+def test_the_first_call_starts_with_the_state_of_the_model(
+    network: Callable[[], nn.Module], quantized: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Programs were stored, and shipped, with the state that an evaluation sample had left in them."""
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    model = network().eval()
+    program, lowered_from, samples = built(model, "xnnpack_cpu", tmp_path, quantized=quantized)
+    torch_program(lowered_from).stream(samples)
+    wanted = initial_state(export(network().eval(), [list(samples[0][0].shape)])).values()
+    assert all(map(torch.equal, initial_state(lowered_from).values(), wanted))
+    (actual,), expected = program.first_call(*samples[1]), model(*samples[1])
+    assert torch.allclose(actual, expected, atol=0.15 if quantized else 1e-5)
 
 
 class Gain(nn.Module):
@@ -352,6 +385,24 @@ def test_calibrating_leaves_the_initial_state(num_samples: int) -> None:
     assert all(not value.any() for value in initial_state(program).values())
 
 
+def test_trying_sizes_leaves_the_initial_state() -> None:
+    """It was tried out on the program that was stored, with three inputs of zeros."""
+
+    class Mean(nn.Module):
+        calls: torch.Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.calls.add_(1)
+            return x.mean(0, keepdim=True) + self.calls
+
+    program = export(Mean(), [[1, 8]], [DynamicDimension(dim=0, min=1, max=8)])
+    assert initial_state(program)["calls"].item() == 0
+
+
 def test_writing_into_a_view_of_a_buffer_is_state() -> None:
     class Pointer(nn.Module):
         history: torch.Tensor
@@ -409,3 +460,23 @@ def test_a_plain_attribute_that_is_only_written_is_no_state() -> None:
             return self.features
 
     assert len(export(Noting(), [[1, 8]]).graph_signature.user_outputs) == 1
+
+
+@pytest.mark.parametrize("factor", [1, 2])
+def test_a_plain_attribute_beside_state_leaves_the_initial_state(factor: int) -> None:
+    """The check of the attribute left its sample's state, and refused a model that returns its state itself."""
+
+    class Noting(nn.Module):
+        state: torch.Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.size = nn.Linear(8, 8), 0
+            self.register_buffer("state", torch.zeros(1, 8))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.size, state = x.shape[0], torch.tanh(self.layer(x) + self.state)
+            self.state.copy_(state)
+            return state if factor == 1 else state * factor
+
+    assert not initial_state(export(Noting().eval(), [[1, 8]]))["state"].any()

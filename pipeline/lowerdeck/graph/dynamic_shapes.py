@@ -53,7 +53,9 @@ def try_sizes(program: ExportedProgram, dimensions: Sequence[DynamicDimension]) 
     """
     import torch
 
-    module = program.module()
+    from lowerdeck.graph.state import with_own_state
+
+    module = with_own_state(program, check_guards=True)
     assert program.example_inputs is not None
     for which in range(3):
         examples = program.example_inputs[0]

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.graph.library_errors import described_node
+from lowerdeck.graph.state import with_own_state
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -159,9 +160,10 @@ def check_no_hidden_state(
     """
     if not written:
         return
-    eager, exported = copy.deepcopy(model), program.module(check_guards=False)
+    pair = copy.deepcopy(model), with_own_state(program)
     with torch.no_grad():
-        calls = [(tree_leaves(eager(*inputs)), tree_leaves(exported(*inputs))) for _ in range(2)]
+        # Copied, because what is returned may be the state, which the next call writes.
+        calls = [[[value.clone() for value in tree_leaves(each(*inputs))] for each in pair] for _ in range(2)]
     if not all(_agree(*call) for call in calls):
         raise LowerdeckError(
             f"{type(model).__name__} keeps state in {', '.join(written)}, which an exported program does not have: it "

@@ -27,6 +27,20 @@ def initial_state(program: ExportedProgram) -> dict[str, torch.Tensor]:
     return {name: stored[name] for name in written}
 
 
+def with_own_state(program: ExportedProgram, *, check_guards: bool = False) -> torch.fx.GraphModule:
+    """`program` as a module with state of its own: executing `program.module()` writes the initial state of `program`.
+
+    Args:
+        program: The program, whose parameters and other buffers the module shares.
+        check_guards: Whether the module refuses sizes that the program was not made for.
+    """
+    module = program.module(check_guards=check_guards)
+    for name, value in initial_state(program).items():
+        owner, _, key = name.rpartition(".")
+        setattr(module.get_submodule(owner), key, value.clone())
+    return module
+
+
 def store_buffers(program: ExportedProgram) -> None:
     """Keep the buffers that the model does not save (persistent=False) where backends look for all buffers."""
     for spec in program.graph_signature.input_specs:

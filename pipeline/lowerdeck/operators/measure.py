@@ -28,6 +28,7 @@ from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.plan import DelegationPlan, NothingDelegatedError, PlannedNode, Reason
 from lowerdeck.contracts.quantization import QuantizationScheme, QuantizedTensor
 from lowerdeck.graph.node_values import NodeValues
+from lowerdeck.graph.state import with_own_state
 from lowerdeck.operators.case import INPUT_LAYERS, OPERATOR, Case, program, samples
 from lowerdeck.operators.output_errors import Agreement, agreement
 from lowerdeck.operators.precisions import PRECISIONS
@@ -224,7 +225,7 @@ def _executed(
 
 def _expected(quantized: ExportedProgram, inputs: tuple[torch.Tensor, ...]) -> Sequence[Any]:
     with torch.no_grad():
-        return tree_leaves(quantized.module(check_guards=False)(*inputs))
+        return tree_leaves(with_own_state(quantized)(*inputs))
 
 
 def _rounded(quantized: ExportedProgram, inputs: tuple[torch.Tensor, ...]) -> Sequence[Any]:

@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves
 
 from lowerdeck.graph.fake_quantization import quicken
 from lowerdeck.graph.io_boundary import input_dtypes
-from lowerdeck.graph.state import initial_state
+from lowerdeck.graph.state import initial_state, with_own_state
 from lowerdeck.runtime.batched_method import UnbatchableError
 from lowerdeck.runtime.batches import as_one
 from lowerdeck.runtime.torch_batches import BatchedGraph, bytes_of_largest
@@ -32,7 +32,7 @@ class TorchProgram:
     """
 
     def __init__(self, program: ExportedProgram) -> None:
-        self._module = program.module(check_guards=False)
+        self._module = with_own_state(program)
         quicken(self._module)
         self._initial = {name: value.clone() for name, value in initial_state(program).items()}
         self._buffers, self._dtypes = dict(self._module.named_buffers()), input_dtypes(program)

@@ -7,7 +7,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_leaves
 
 from lowerdeck.compat.terminal import progress_bar
 from lowerdeck.compat.torchao import HISTOGRAM_SEARCH
@@ -15,7 +15,7 @@ from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.quantization import ObserverState
 from lowerdeck.graph.exact_integers import computed_of_integers
 from lowerdeck.graph.memory_formats import memory_format_of, to_memory_format
-from lowerdeck.graph.state import initial_state
+from lowerdeck.graph.state import initial_state, with_own_state
 from lowerdeck.quantization.biases import make_room_for_biases
 from lowerdeck.quantization.explicit_state import stream
 from lowerdeck.quantization.histogram_search import searched_range
@@ -25,7 +25,7 @@ from lowerdeck.quantization.small_ranges import refine_small_steps
 from lowerdeck.quantization.training import Training, train
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from torch.export import ExportedProgram
     from torchao.quantization.pt2e.quantizer import Quantizer
@@ -72,10 +72,10 @@ def calibrate(
         if num_samples == 0:
             assert program.example_inputs is not None
             example = program.example_inputs[0]
-            outputs = stream(prepared, program)(*example), _in_float(program)(*example)
+            outputs = stream(prepared, program)(*example), with_own_state(program)(*example)
             _check_prepared([(example, *outputs)], program, quantizer)
             return observer_state(prepared)
-        execute, in_float, compared = stream(prepared, program), _in_float(program), list[tuple[Any, Any, Any]]()
+        execute, in_float, compared = stream(prepared, program), with_own_state(program), list[tuple[Any, Any, Any]]()
         num_compared = min(num_samples, _MOST_COMPARED) if not initial_state(program) else 1
         for index, sample in enumerate(inputs("calibrate")):
             try:
@@ -115,20 +115,6 @@ def _reaches_infinity(observer: torch.nn.Module) -> bool:
     """Whether an observer saw an infinite value; one that saw nothing has bounds the other way round."""
     lowest, highest = (getattr(observer, name, torch.zeros(())) for name in ("min_val", "max_val"))
     return not bool((lowest > -math.inf).all() and (highest < math.inf).all())
-
-
-def _in_float(program: ExportedProgram) -> Callable[..., Any]:
-    """Executes `program`; its state, which executing writes in place, stays as it is."""
-    module = program.module(check_guards=False)
-
-    def execute(*sample: torch.Tensor) -> Any:
-        before = {name: value.clone() for name, value in initial_state(program).items()}
-        outputs = tree_map_only(torch.Tensor, torch.clone, module(*sample))
-        for name, value in initial_state(program).items():
-            value.copy_(before[name])
-        return outputs
-
-    return execute
 
 
 def _check_prepared(compared: Sequence[tuple[Any, Any, Any]], program: ExportedProgram, quantizer: Quantizer) -> None:
