@@ -31,7 +31,9 @@ from lowerdeck.steps.export import export
 from lowerdeck.steps.partition import partition
 from lowerdeck.steps.quantize import quantize
 from tests.conftest import Lowered
+from tests.marks import quick_first
 from tests.quantization.test_annotation import Reshaped
+from tests.quantization.test_biases import Pruned
 from tests.quantization.test_masks import MASKS, Attention
 from tests.quantization.test_masks import SHAPE as MASKED_SHAPE
 
@@ -352,7 +354,17 @@ class Drawn(Stripes):
         self._samples = [Sample(inputs=inputs(), label=index % 3, digest=str(index)) for index in range(6)]
 
 
-def sqnr_of_training(target: str, network: nn.Module, split: Drawn, scheme: QuantizationScheme = SCHEME) -> float:
+SPREADS = (5e-5, 1e3)
+"""Of inputs: volts, beside which weights are large, and integers of a converter, beside which they are small."""
+
+
+def sqnr_of_training(
+    target: str,
+    network: nn.Module,
+    split: Drawn,
+    scheme: QuantizationScheme = SCHEME,
+    learning_rate: float = 1e-4,
+) -> float:
     """SQNR in dB of the program that one epoch of small steps leaves, relative to the float network."""
     backend, inputs = create(target), split.inputs()
 
@@ -363,7 +375,7 @@ def sqnr_of_training(target: str, network: nn.Module, split: Drawn, scheme: Quan
     observing, converting = scheme_quantizer(backend, scheme), scheme_quantizer(backend, scheme)
     assert observing is not None
     assert converting is not None
-    recipe = dataclasses.replace(RECIPE, epochs=1, learning_rate=1e-4)
+    recipe = dataclasses.replace(RECIPE, epochs=1, learning_rate=learning_rate)
     training = Training(recipe=recipe, split=split, checkpoints=Kept()) if scheme.is_qat else None
     state = calibrate(exported(), observing, inputs, len(inputs), training)
     module = quantize(exported(), converting, state)[0].module(check_guards=False)
@@ -377,6 +389,29 @@ def sqnr_of_training(target: str, network: nn.Module, split: Drawn, scheme: Quan
 def test_integers_and_float64_are_left_alone_in_training_too(target: str) -> None:
     """Indices were rounded to 8 bits, float64 ended in a RuntimeError of PyTorch, and so did an integer constant."""
     assert sqnr_of_training(target, Rows(), Drawn(lambda: (torch.randint(0, 790, (1, 5)),))) > 25.0
+
+
+@pytest.mark.parametrize(
+    ("target", "spread"),
+    quick_first(
+        [(each, spread) for each in ("xnnpack_cpu", "neutron_imxrt700", "ethos_u55_128") for spread in SPREADS], 2
+    ),
+)
+def test_small_numbers_keep_their_resolution_in_training(target: str, spread: float) -> None:
+    """Steps of 2^-12 were left, so that small weights had few bits, and small inputs one integer."""
+    torch.manual_seed(0)
+    first, last = nn.Linear(16, 16), nn.Linear(16, 3)
+    with torch.no_grad():
+        first.weight.div_(spread)
+    split = Drawn(lambda: (spread * torch.randn(1, 16),))
+    network = nn.Sequential(first, nn.ReLU(), last)
+    assert sqnr_of_training(target, network, split, learning_rate=1e-8) > 20.0
+
+
+def test_a_channel_without_weights_keeps_its_bias_in_training() -> None:
+    """With steps as small as its weights, its bias would not fit into 32 bits."""
+    split = Drawn(lambda: (torch.rand(1, 4, 8, 8),))
+    assert sqnr_of_training("neutron_imxrt700", Pruned().eval(), split, learning_rate=1e-8) > 30.0
 
 
 class Padded(nn.Module):

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torchao.quantization.pt2e import FakeQuantizeBase
 
 from lowerdeck.quantization.ranges import constant_values, observer_nodes
 
@@ -37,7 +36,7 @@ def make_room_for_biases(prepared: GraphModule) -> None:
     """Widen the observed ranges of weights that are too small for the biases of their channels; they become zeros.
 
     Args:
-        prepared: A calibrated model. Observers of quantization-aware training stay as they are.
+        prepared: A calibrated model, also one that is trained.
     """
     modules = dict(prepared.named_modules(remove_duplicate=False))
     observers = {node: modules[node.target] for node in observer_nodes(prepared)}
@@ -54,8 +53,8 @@ def make_room_for_biases(prepared: GraphModule) -> None:
 def _observer(node: Node, observers: dict[Node, Any]) -> Any:
     """Its observer, if that has a range of its own to widen."""
     observer = observers.get(node)
-    is_plain = isinstance(getattr(observer, "max_val", None), torch.Tensor)
-    return observer if is_plain and not isinstance(observer, FakeQuantizeBase) else None
+    observer = getattr(observer, "activation_post_process", observer)
+    return observer if isinstance(getattr(observer, "max_val", None), torch.Tensor) else None
 
 
 def _widen(observer: Any, needed: torch.Tensor) -> None:

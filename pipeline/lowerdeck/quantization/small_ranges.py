@@ -6,10 +6,10 @@ tensor of zeros has one, too. A range below 256 of these steps is left with few 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torchao.quantization.pt2e import FakeQuantizeBase
 
 from lowerdeck.quantization.ranges import constant_values, observer_nodes
 
@@ -27,20 +27,22 @@ _MARGIN = 16
 """Observers choose narrower ranges than the values that they saw."""
 
 
-def refine_small_steps(prepared: GraphModule) -> None:
+def refine_small_steps(prepared: GraphModule, seen: Mapping[Any, Any] | None = None) -> None:
     """Lower the smallest step of observers whose range needs a smaller one.
 
     Args:
-        prepared: A calibrated model. Observers of quantization-aware training stay as they are.
+        prepared: A calibrated model.
+        seen: In quantization-aware training, what observed the range of a fake quantizer in place of its own observer.
     """
     modules = dict(prepared.named_modules(remove_duplicate=False))
     stored = constant_values(prepared)
     for node in observer_nodes(prepared):
-        observer, source = modules[node.target], node.args[0]
-        if isinstance(observer, FakeQuantizeBase) or not isinstance(getattr(observer, "eps", None), torch.Tensor):
+        module, source = modules[node.target], node.args[0]
+        observer = getattr(module, "activation_post_process", module)
+        if not isinstance(getattr(observer, "eps", None), torch.Tensor):
             continue
         given = source in stored or source.op == "placeholder"
-        steps = _needed_steps(observer)
+        steps = _needed_steps((seen or {}).get(module, observer))
         needed = steps[steps >= (_LEAST_GIVEN if given else _LEAST_COMPUTED)]
         if needed.numel() and needed.min() < observer.eps:
             observer.eps = torch.full_like(observer.eps, float(needed.min()) / _MARGIN)

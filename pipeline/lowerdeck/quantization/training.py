@@ -28,8 +28,10 @@ from lowerdeck.contracts.samples import Split, finite_sample
 from lowerdeck.graph.masked_scores import behind_masks
 from lowerdeck.graph.memory_formats import memory_format_of, to_memory_format
 from lowerdeck.graph.state import initial_state
+from lowerdeck.quantization.biases import make_room_for_biases
 from lowerdeck.quantization.pt2e import observer_state, prepare, replace_parameters
 from lowerdeck.quantization.ranges import activation_ranges, constant_values, constants, observer_nodes
+from lowerdeck.quantization.small_ranges import refine_small_steps
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -120,7 +122,6 @@ def train(
         _train_epoch(prepared, optimizer, samples, recipe, epoch)
         training.checkpoints.save(epoch + 1, _tensors(prepared, optimizer))
     _find_ranges(prepared, inputs)
-    _reobserve_weights(prepared)
     contiguous = torch.contiguous_format  # of a transposed weight, nothing else can be written
     trained = {
         name: parameter.detach().clone(memory_format=contiguous) for name, parameter in prepared.named_parameters()
@@ -150,7 +151,7 @@ class _InMemoryFormat:
 
 
 def _find_ranges(prepared: GraphModule, inputs: Iterable[tuple[torch.Tensor, ...]]) -> None:
-    """Freeze the ranges of activations as calibration finds them for the current weights.
+    """Freeze the ranges of activations, and set those of weights, as calibration finds them for the current weights.
 
     The quantizers' own observers average the smallest and largest value of each batch. With batches of one sample,
     such average ranges would clip about half of the samples.
@@ -174,8 +175,12 @@ def _find_ranges(prepared: GraphModule, inputs: Iterable[tuple[torch.Tensor, ...
             prepared(*sample)
         for hook in hooks:
             hook.remove()
+        _reobserve_weights(prepared)
+        refine_small_steps(prepared, observers)
         for fake_quantizer, observer in observers.items():
+            observer.eps = fake_quantizer.activation_post_process.eps
             _fix_range(fake_quantizer, *observer.calculate_qparams())
+        make_room_for_biases(prepared)
     for fake_quantizer in (*fake_quantizers, *weights):
         fake_quantizer.enable_fake_quant()
     for fake_quantizer in weights:
@@ -239,7 +244,7 @@ def _accumulate_gradients(
 
 
 def _reobserve_weights(prepared: GraphModule) -> None:
-    """Set the ranges of weights to those of their final values, because observers also remember earlier ones."""
+    """Set the ranges of weights to those of their current values, because observers also remember earlier ones."""
     modules = dict(prepared.named_modules(remove_duplicate=False))
     values = constant_values(prepared)
     with torch.no_grad():
