@@ -38,7 +38,7 @@ def refine_small_steps(prepared: GraphModule, seen: Mapping[Any, Any] | None = N
     stored = constant_values(prepared)
     for node in observer_nodes(prepared):
         module, source = modules[node.target], node.args[0]
-        observer = getattr(module, "activation_post_process", module)
+        observer: Any = getattr(module, "activation_post_process", module)
         if not isinstance(getattr(observer, "eps", None), torch.Tensor):
             continue
         given = source in stored or source.op == "placeholder"

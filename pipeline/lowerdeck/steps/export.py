@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from lowerdeck.compat.fast_graph_passes import fast_graph_passes
@@ -52,12 +52,16 @@ def export(
     zeros = tuple(torch.zeros(shape, dtype=dtype) for shape, dtype in zip(shapes_to_trace, dtypes, strict=True))
     example_inputs = to_memory_format(zeros, memory_format or "contiguous")
     sample = _sample(shapes_to_trace, dtypes)
+    weights = _weight_dtypes(model)
+    mixed = {dtype for dtype in dtypes if dtype.is_floating_point} - weights if weights else None
     try:
         with torch.no_grad(), fast_graph_passes():
             program = trace(
                 model.eval(), example_inputs, dynamic_shapes, memory_format or "contiguous", sequences_as_images
             )
         check_no_hidden_state(model, written_attributes(model, sample), program, sample)
+        if mixed:
+            _check_dtypes(program, sample)
         found = try_sizes(program, dynamic_dimensions) if dynamic_dimensions else None
     except LowerdeckError:
         raise
@@ -68,10 +72,35 @@ def export(
                 f"{list(shape)}{'' if dtype == torch.float32 else f' {str(dtype).removeprefix(_TORCH)}'}"
                 for shape, dtype in zip(shapes_to_trace, dtypes, strict=True)
             ]
-            raise LowerdeckError(_export_error_message(model, described, dynamic_dimensions, error)) from error
+            message = _export_error_message(model, described, dynamic_dimensions, error)
+            if mixed and "type" in str(error):
+                message += _dtype_advice(mixed, weights)
+            raise LowerdeckError(message) from error
     if found is not None:
         raise LowerdeckError(f"{type(model).__name__} does not take all sizes of model.dynamic_shapes:\n{found}")
     return program
+
+
+def _weight_dtypes(model: torch.nn.Module) -> set[torch.dtype]:
+    return {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
+
+
+def _check_dtypes(program: ExportedProgram, sample: Sequence[torch.Tensor]) -> None:
+    """Execute `program` on `sample`: tracing lets pass dtypes that no kernel takes together.
+
+    Raises:
+        RuntimeError: an operator does not take those of its operands.
+    """
+    import torch
+
+    from lowerdeck.graph.state import with_own_state
+
+    try:
+        with torch.no_grad():
+            with_own_state(program)(*sample)
+    except RuntimeError as error:
+        if "type" in str(error):  # else it may be due to random inputs, and samples of the dataset will tell
+            raise
 
 
 def _sample(shapes: Sequence[Sequence[int]], dtypes: Sequence[torch.dtype]) -> list[torch.Tensor]:
@@ -96,6 +125,15 @@ def _summary(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     caused = next((line for line in lines if line.startswith("Caused by:")), None)
     return ". ".join(filter(None, (lines[0] if lines else type(error).__name__, caused)))
+
+
+def _dtype_advice(inputs: Collection[torch.dtype], weights: Collection[torch.dtype]) -> str:
+    given, stored = (", ".join(sorted(str(each).removeprefix(_TORCH) for each in part)) for part in (inputs, weights))
+    return (
+        f"\nInputs are {given} (model.input_dtypes; float32 where it is empty), and the model's weights {stored}. Set "
+        f"model.input_dtypes to {stored}, convert the weights in the model's factory, e.g. `.bfloat16()`, or cast "
+        "inputs in forward, `x.to(self.weight.dtype)`"
+    )
 
 
 def _export_error_message(
