@@ -17,7 +17,7 @@ def main() -> None:
     chosen = calibration.chosen_samples(split, build.seed)
     if (quantizer := quantization.chosen_quantizer()) is not None:
         program, inputs = programs.read_program(paths.EXPORTED), choice.ChosenInputs(split=split, indices=chosen)
-        state = calibrate(program, quantizer, inputs, len(chosen), training.chosen_training(data))
+        state = calibrate(program, quantizer, inputs, len(chosen), training.chosen_training(data, program))
     check_inputs.write_check_inputs(choice.ChosenInputs(split=split, indices=chosen or range(len(split))))
     files.write_json(paths.CALIBRATION_SAMPLES, [split.digest(index) for index in chosen])
     observers.write_observers(state)

@@ -264,6 +264,20 @@ def test_every_backend_can_be_trained_for(composed: Compose, target: str) -> Non
     assert (training.epochs, training.batch_size, training.seed) == (5, 32, 0)
 
 
+def test_training_names_the_output_that_the_task_judges(composed: Compose) -> None:
+    """The first one was trained, so that the one that was judged got worse."""
+
+    def trained(task_output: str | None = "scores", **quantization: Any) -> str | None:
+        overrides = {"task": {"options": {"output": task_output}}, "quantization": quantization}
+        training = composed(task="classification", quantization="int8_qat", overrides=overrides).quantization.training
+        assert training is not None
+        return training.output
+
+    assert trained() == "scores"
+    assert trained(training={"output": "others"}) == "others"
+    assert trained(task_output=None) is None
+
+
 def test_a_flavor_can_be_chosen_by_name_or_by_the_target(composed: Compose) -> None:
     assert composed(flavor="eiq_neutron_sdk").flavor.converter == "eiq_neutron_sdk"
     assert composed(**override("target.default_flavor", "eiq_neutron_sdk")).flavor.converter == "eiq_neutron_sdk"
@@ -411,6 +425,10 @@ INVALID: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "training with a rate that no optimizer takes": (
         override("quantization.training", {"epochs": 1, "learning_rate": 1e300}),
         ("quantization.training.learning_rate: ", "received: 1e+300", "less than or equal to 1"),
+    ),
+    "training for a task that is not judged by class scores": (
+        {"quantization": "int8_qat", "task": "embedding"},
+        ("quantization.training: trains class scores, which task embedding does not judge", "training.output"),
     ),
     "training without a rate": (
         override("quantization.training", {"epochs": 1}),

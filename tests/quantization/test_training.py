@@ -272,6 +272,27 @@ def test_trained_weights_are_written_however_the_model_keeps_them(
         assert read_observers().trained["weight"].equal(state.trained["weight"])
 
 
+def test_the_output_that_is_named_is_trained() -> None:
+    """The first one was, whatever the task judged."""
+
+    class TwoHeads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.first, self.second = nn.Linear(8, 3), nn.Linear(8, 3)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return self.first(x), self.second(x)
+
+    model, split = TwoHeads().eval(), Drawn(lambda: (torch.randn(1, 8),))
+    quantizer = scheme_quantizer(create("xnnpack_cpu"), SCHEME)
+    assert quantizer is not None
+    training = Training(recipe=RECIPE, split=split, checkpoints=Kept(), output=1)
+    trained = calibrate(export(model, [[1, 8]]), quantizer, split.inputs(), len(split), training).trained
+    assert torch.equal(trained["first.weight"], model.first.weight)
+    assert not torch.equal(trained["second.weight"], model.second.weight)
+
+
 class Normed(nn.Module):
     """Batch norms that are folded and that are not, with eps and momentum of their own, and a dropout."""
 

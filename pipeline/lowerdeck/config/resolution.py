@@ -34,6 +34,17 @@ from lowerdeck.fingerprints import data
 from lowerdeck.fingerprints.closures import model_code
 from lowerdeck.registry import components, import_paths
 
+_NO_CLASS_SCORES = (
+    "anomaly",
+    "detection",
+    "embedding",
+    "multi_label",
+    "regression",
+    "segmentation",
+    "streaming_detection",
+)
+"""Tasks whose outputs are no scores of the samples' classes, which is what training takes them for."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Parts:
@@ -96,7 +107,7 @@ def resolved(config: Config, conf_dir: Path) -> Config:
     return dataclasses.replace(
         config,
         model=dataclasses.replace(model, fingerprint=data.model_digest(model.weights, model.options, code)),
-        quantization=options.quantization,
+        quantization=_with_trained_output(options.quantization, options.task),
         task=dataclasses.replace(config.task, options=dataclasses.asdict(options.task)),
         dataset=dataclasses.replace(
             config.dataset, options=dataclasses.asdict(options.dataset), fingerprint=fingerprint
@@ -167,6 +178,15 @@ def _checked_inputs(config: Config, parts: _Parts, options: _Options, problems: 
     if fingerprint is not None:
         _collect(problems, "task", lambda: _check_targets(config, parts.task, parts.dataset, options.dataset))
     return fingerprint
+
+
+def _with_trained_output(quantization: QuantizationConfig, task: Any) -> QuantizationConfig:
+    """`quantization`, whose training names the output that the task judges: all that calibrate depends on of a task."""
+    training = quantization.training
+    if training is None or training.output is not None:
+        return quantization
+    training = dataclasses.replace(training, output=getattr(task, "output", None))
+    return dataclasses.replace(quantization, training=training)
 
 
 def _as_needed(model: ModelConfig, backend: Backend) -> ModelConfig:
@@ -288,6 +308,11 @@ def _combination_problems(config: Config, backend: type[Backend], conf_dir: Path
         message = f"converts for the backend {flavor.backend}, while target {target.name} needs {target.backend}"
         yield Problem("flavor", message, flavor.name, ["default", *fitting])
     yield from quantization_problems(config.quantization, target, backend)
+    training = config.quantization.training
+    if training is not None and training.output is None and config.task.source in _NO_CLASS_SCORES:
+        message = f"trains class scores, which task {config.task.name} does not judge; remove it, choose another task, "
+        message += "or name an output with class scores as quantization.training.output"
+        yield Problem("quantization.training", message)
 
 
 def _build_problems(config: Config, backend: Backend) -> Iterator[Problem]:

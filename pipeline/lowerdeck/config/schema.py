@@ -131,6 +131,9 @@ class TrainingConfig(Strict):
     """Samples per step."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     """Draws the order of the samples, a new one for each epoch."""
+    output: Name | None = None
+    """Name of the output with the class scores [1, classes] that are trained; null for `task.options.output`, or else
+    the first one."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -74,6 +74,8 @@ class Training:
     """Training samples, all with labels."""
     checkpoints: Checkpoints
     """Saved after every epoch."""
+    output: int = 0
+    """Index of the output with the class scores."""
 
 
 _DIVERGED = (
@@ -119,7 +121,7 @@ def train(
         _restore(prepared, optimizer, saved[1])
     for epoch in range(saved[0] if saved else 0, recipe.epochs):
         _find_ranges(prepared, inputs)
-        _train_epoch(prepared, optimizer, samples, recipe, epoch)
+        _train_epoch(prepared, optimizer, samples, training, epoch)
         training.checkpoints.save(epoch + 1, _tensors(prepared, optimizer))
     _find_ranges(prepared, inputs)
     contiguous = torch.contiguous_format  # of a transposed weight, nothing else can be written
@@ -205,8 +207,9 @@ def _fix_range(fake_quantizer: Any, scale: torch.Tensor, zero_point: torch.Tenso
 
 
 def _train_epoch(
-    prepared: GraphModule, optimizer: torch.optim.Optimizer, samples: _InMemoryFormat, recipe: Recipe, epoch: int
+    prepared: GraphModule, optimizer: torch.optim.Optimizer, samples: _InMemoryFormat, training: Training, epoch: int
 ) -> None:
+    recipe = training.recipe
     order = np.random.default_rng([recipe.seed, epoch]).permutation(len(samples)).tolist()
     batches = [order[start : start + recipe.batch_size] for start in range(0, len(order), recipe.batch_size)]
     loss, hits, seen = 0.0, 0, 0
@@ -219,7 +222,9 @@ def _train_epoch(
                 group["lr"] = recipe.learning_rate * (1 + math.cos(math.pi * done)) / 2
             optimizer.zero_grad(set_to_none=True)
             for index in batch:
-                sample_loss, hit = _accumulate_gradients(prepared, *samples.sample(index), share=1 / len(batch))
+                inputs, label = samples.sample(index)
+                scores = tree_leaves(prepared(*inputs))[training.output]
+                sample_loss, hit = _accumulate_gradients(scores, label, share=1 / len(batch))
                 loss, hits, seen = loss + sample_loss, hits + hit, seen + 1
             optimizer.step()
             progress.update(len(batch))
@@ -228,15 +233,13 @@ def _train_epoch(
         raise LowerdeckError(_DIVERGED)
 
 
-def _accumulate_gradients(
-    prepared: GraphModule, inputs: tuple[torch.Tensor, ...], label: int, *, share: float
-) -> tuple[float, bool]:
+def _accumulate_gradients(scores: torch.Tensor, label: int, *, share: float) -> tuple[float, bool]:
     """Add the gradients of one sample, and return its loss and whether it is classified correctly."""
-    scores = tree_leaves(prepared(*inputs))[0]
     if scores.ndim != 2 or scores.shape[0] != 1 or label >= scores.shape[1]:
         raise LowerdeckError(
             f"the model's output has shape {list(scores.shape)}, and a training sample has the label {label}: training "
-            "needs class scores [1, classes]; choose a dataset that fits the model, or remove quantization.training"
+            "needs class scores [1, classes]; choose a dataset that fits the model, name another output as "
+            "quantization.training.output, or remove quantization.training"
         )
     loss = torch.nn.functional.cross_entropy(scores, torch.tensor([label]))
     (loss * share).backward()  # type: ignore[no-untyped-call]

@@ -11,14 +11,17 @@ from lowerdeck.artifacts.training_checkpoints import TrainingCheckpoints
 from lowerdeck.execution.resolved_config import code_digest, section
 
 if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
     from lowerdeck.contracts.samples import Dataset
     from lowerdeck.quantization.training import Training
 
 
-def chosen_training(dataset: Dataset) -> Training | None:
-    """The training that the chosen quantization configures; None if it configures none.
+def chosen_training(dataset: Dataset, program: ExportedProgram) -> Training | None:
+    """The training that the chosen quantization configures for `program`; None if it configures none.
 
     Raises:
+        LowerdeckError: the program has no output of the configured name.
         SampleOverlapError: a sample is in both the training and the evaluation split.
     """
     from lowerdeck.config.schema import QuantizationConfig
@@ -28,12 +31,15 @@ def chosen_training(dataset: Dataset) -> Training | None:
     config = section(QuantizationConfig).training
     if config is None:
         return None
+    from lowerdeck.graph.outputs import output_names
     from lowerdeck.quantization.training import Recipe, Training
+    from lowerdeck.tasks.outputs import chosen_name
 
     split = training_split(dataset)
     check_disjoint(split, dataset.evaluation, "training")
-    checkpoints = TrainingCheckpoints(training_fingerprint())
-    return Training(recipe=Recipe(**dataclasses.asdict(config)), split=split, checkpoints=checkpoints)
+    checkpoints, names, values = TrainingCheckpoints(training_fingerprint()), output_names(program), vars(config).copy()
+    output = names.index(chosen_name(names, values.pop("output"), "quantization.training.output"))
+    return Training(recipe=Recipe(**values), split=split, checkpoints=checkpoints, output=output)
 
 
 def training_fingerprint() -> str:
