@@ -142,6 +142,22 @@ def test_the_application_runs_its_test_vector_on_the_host(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_the_application_prints_the_class_of_a_classifier_alone(
+    lowered: Callable[[str], Lowered], tmp_path: Path, task: str
+) -> None:
+    """Any output with as many numbers as the dataset has classes was taken for their scores."""
+    base, folder = lowered("xnnpack_cpu"), tmp_path / "bundle"
+    names = tuple(f"class {index}" for index in range(base.converted.outputs[0].shape[-1]))
+    sample = SampleFormat(class_names=names, task=task, task_options={"output": None})
+    write(bundled(base, base.folder, sample=sample), folder)
+    said = lines_of(ran(configured(folder, tmp_path / "out", "g++"), folder=tmp_path).stdout)
+    best = str(np.load(folder / "expected_output_0.npy").argmax())
+    expected = [best] if task == "classification" else []
+    assert [line.fields["index"] for line in said if line.verb == "class"] == expected
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("compiler", ["g++", "clang++"])
 def test_a_bundle_for_sound_has_its_front_end(lowered: Callable[[str], Lowered], tmp_path: Path, compiler: str) -> None:
     """The application builds with it, and its C gives the features that lie beside it, of the sound beside it."""

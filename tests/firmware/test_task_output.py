@@ -133,8 +133,17 @@ def test_events_are_what_the_evaluation_counts(tmp_path: Path, kind: Any, width:
     assert 10 < len(fired) < 300
 
 
+def test_the_application_knows_whose_output_the_class_is() -> None:
+    """It was that of output 0, whatever `task.options.output` says."""
+    metadata = {"outputs": [{"name": "embedding"}, {"name": "scores"}]}
+    for chosen, index in ((None, "0"), ("scores", "1")):
+        part = task_sources("classification", {"output": chosen}, metadata)
+        assert part is not None
+        assert (dict(part.constants)["LOWERDECK_TASK_OUTPUT"], part.files()) == (index, {})
+
+
 def test_tasks_without_arithmetic_have_no_sources() -> None:
     metadata = {"outputs": [{"name": "scores"}], "front_end": None}
-    for task in ("classification", "fidelity", "plugins.my_task"):
+    for task in ("fidelity", "plugins.my_task"):
         assert task_sources(task, {"output": None}, metadata) is None
     assert task_sources("streaming_detection", {"output": None}, metadata) is None

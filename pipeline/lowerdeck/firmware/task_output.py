@@ -14,6 +14,8 @@ Constants = Sequence[tuple[str, str]]
 def task_sources(task: str, options: Mapping[str, Any], metadata: Mapping[str, Any]) -> SourcePart | None:
     """The postprocessing in C; None for a task whose outputs are the result, and for one of a plug-in.
 
+    That of a classifier is in every bundle; constants say of which output the application prints the class.
+
     Args:
         task: Name of a module of lowerdeck.tasks.
         options: All fields of its options, plain values.
@@ -25,6 +27,8 @@ def task_sources(task: str, options: Mapping[str, Any], metadata: Mapping[str, A
         return None
     output = output_index(options["output"], metadata)
     constants = [("LOWERDECK_TASK_OUTPUT", str(output)), *_constants(task, options, metadata)]
+    if task == "classification":
+        return SourcePart(names=(), constants=constants, note=_NOTES[task])
     return SourcePart(names=(f"{task}.c", f"{task}.h"), constants=constants, note=f"`src/{task}.h` {_NOTES[task]}")
 
 
@@ -36,6 +40,7 @@ def output_index(name: str | None, metadata: Mapping[str, Any], position: int = 
 
 _NOTES = {
     "anomaly": "computes the score of a sample: the mean squared error of a reconstruction, or the output.",
+    "classification": "`src/main.cpp` prints the class of the test vector, by output `LOWERDECK_TASK_OUTPUT`.",
     "embedding": "scales the output to length 1, and compares two such vectors.",
     "multi_label": "finds the labels whose score is above the threshold.",
     "regression": "gives the real values of the output in the logical order of its dimensions.",
@@ -45,6 +50,8 @@ _NOTES = {
 
 
 def _constants(task: str, options: Mapping[str, Any], metadata: Mapping[str, Any]) -> Constants:
+    if task == "classification":
+        return [("LOWERDECK_IS_CLASSIFICATION", "1")]
     if task == "multi_label":
         return [("LOWERDECK_THRESHOLD", repr(float(options["threshold"])))]
     if task == "anomaly":

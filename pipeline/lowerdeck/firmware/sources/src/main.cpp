@@ -192,8 +192,8 @@ bool compare_output(uint32_t index) {
   lowerdeck_say_output(index, data, description.bytes);
   const lowerdeck_difference found = lowerdeck_compare(&description, data, lowerdeck_test_outputs[index]);
   lowerdeck_say_result(index, description.elements, found.equal, found.max_steps);
-#if LOWERDECK_NUM_CLASSES > 0
-  if (index == 0 && description.elements == LOWERDECK_NUM_CLASSES) {
+#if defined(LOWERDECK_IS_CLASSIFICATION) && LOWERDECK_NUM_CLASSES > 0
+  if (index == LOWERDECK_TASK_OUTPUT && description.elements == LOWERDECK_NUM_CLASSES) {
     const uint32_t best = lowerdeck_argmax(&description, data);
     lowerdeck_say_class(best, lowerdeck_class_names[best]);
   }
