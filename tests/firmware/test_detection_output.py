@@ -81,6 +81,27 @@ def test_detections_are_those_of_the_evaluation(tmp_path: Path, case: str, integ
         np.testing.assert_allclose(boxes, expected.boxes, rtol=1e-6, atol=1e-5)
 
 
+def test_boxes_that_overlap_by_the_threshold_are_kept_in_both(tmp_path: Path) -> None:
+    """Boxes of whole steps do, and rounding to float32, which the evaluation did without, decided then."""
+    described = [tensor((1, 40, columns), "int8", 1 / 255, -128) for columns in (4, 1)]
+    options = detection.Options(decoder={"name": "boxes", "is_normalized": True})
+    metadata = {"inputs": [{"shape": [1, 3, 300, 300]}], "outputs": [{"name": "out_0"}, {"name": "out_1"}]}
+    part = task_sources("detection", dataclasses.asdict(options), metadata)
+    assert part is not None
+    loaded = library(part, tmp_path, "gcc", outputs=described)
+    random, found = np.random.default_rng(0), (Detection * 1000)()
+    for _ in range(400):
+        boxes = np.concatenate([random.integers(0, 150, (5, 2)), random.integers(12, 60, (5, 2))], axis=1)
+        boxes = boxes[random.integers(0, 5, 40)] + random.integers(-12, 13, (40, 4))
+        boxes[:, 2:] = boxes[:, 2:].clip(2) + boxes[:, :2]
+        values = boxes.clip(0, 255) - 128, random.integers(-128, 128, (40, 1))
+        data = [np.ascontiguousarray(each.astype(np.int8)[None]) for each in values]
+        outputs = {f"out_{number}": real(*pair) for number, pair in enumerate(zip(data, described, strict=True))}
+        expected = detection.decoded(options, outputs, [np.zeros((1, 3, 300, 300))])
+        count = loaded.lowerdeck_detect((ctypes.c_void_p * 2)(*(address(each).value for each in data)), found)
+        assert [each.score for each in found[:count]] == expected.scores.tolist()
+
+
 def test_decoders_without_a_c_version() -> None:
     metadata = {"inputs": [{"shape": [1, 3, 300, 300]}], "outputs": []}
     torchvision = {"decoder": {"name": "torchvision", "architecture": "ssd300_vgg16"}, "max_detections": 100}

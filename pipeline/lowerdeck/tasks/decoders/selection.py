@@ -56,8 +56,10 @@ def selected(options: SelectionOptions, boxes: Floats, scores: Floats, size: tup
     clipped = np.clip(boxes[rows[best]].astype(np.float64), 0.0, limits)
     chosen, classes = chosen[best], classes[best].astype(np.int64)
     if options.iou_threshold is not None:
+        rounded = clipped.astype(np.float32)  # as firmware has them, where that decides about overlaps by the threshold
         tensors = (
-            torch.from_numpy(np.ascontiguousarray(values)) for values in (clipped, chosen.astype(float), classes)
+            torch.from_numpy(np.ascontiguousarray(values))
+            for values in (rounded.astype(float), chosen.astype(float), classes)
         )
         kept = batched_nms(*tensors, options.iou_threshold).numpy()
         clipped, chosen, classes = clipped[kept], chosen[kept], classes[kept]
