@@ -119,7 +119,8 @@ def test_what_does_not_fit_is_refused(outputs: Any, given: Any, options: dict[st
         judged("streaming_detection", [outputs], [given], **options)
 
 
-@pytest.mark.parametrize("options", [{"threshold": 1.0}, {"debounce_s": -1.0}])
+@pytest.mark.parametrize("options", [{"threshold": 1.0}, {"debounce_s": -1.0}, {"event_class": -1}])
 def test_options_are_checked(options: dict[str, float]) -> None:
+    """With the class -1, the evaluation judged the last one, and firmware another."""
     with pytest.raises(ValueError, match=r"must be"):
         streaming_detection.Options(**options)  # type: ignore[arg-type]

@@ -51,7 +51,8 @@ class Options:
     def __post_init__(self) -> None:
         if not 0 < self.threshold < 1:
             raise ValueError(f"threshold is {self.threshold}; it must be between 0 and 1")
-        named = {name: getattr(self, name) for name in ("accept_within_s", "ignore_within_s", "debounce_s")}
+        at_least_0 = ("event_class", "accept_within_s", "ignore_within_s", "debounce_s")
+        named = {name: getattr(self, name) for name in at_least_0}
         if wrong := [f"{name} is {value}" for name, value in named.items() if value < 0]:
             raise ValueError(f"{', '.join(wrong)}; it must be at least 0")
 

@@ -207,6 +207,7 @@ def test_of_two_boxes_of_a_class_the_better_one_stays() -> None:
         (yolo.Options, {"anchors": [[[1, 0]]]}, r"has to be \[width, height\]"),
         (yolo.Options, {"formula": "v8", "reg_max": 0}, "at least 1"),
         (torchvision.Options, {"architecture": "fasterrcnn_resnet50_fpn"}, "there are: fcos_resnet50_fpn"),
+        (torchvision.Options, {"architecture": "ssd300_vgg16", "first_label": -1}, "must be at least 0 and below 91"),
     ],
 )
 def test_options_are_checked(schema: Any, values: dict[str, Any], message: str) -> None:

@@ -46,6 +46,8 @@ class Options:
     def __post_init__(self) -> None:
         if self.architecture not in ARCHITECTURES:
             raise ValueError(f"architecture is {self.architecture!r}; there are: {', '.join(ARCHITECTURES)}")
+        if not 0 <= self.first_label < self.num_classes:
+            raise ValueError(f"first_label is {self.first_label}; it must be at least 0 and below {self.num_classes}")
 
 
 def decode(options: Options, outputs: Mapping[str, Any], size: tuple[int, int]) -> Detections:
