@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from lowerdeck.datasets import preprocessing
+from lowerdeck.firmware.c_literals import c_string
 from lowerdeck.firmware.sample_format import HEADER, JSON, SampleFormat
 
 NAMES = ('traffic "light"', "fußgänger??/", "a\\b\n7")
@@ -49,6 +51,18 @@ def test_columns_of_tables_have_a_macro_each(tmp_path: Path) -> None:
     header = SampleFormat(preprocessing=described).files()[HEADER].decode()
     assert "#define SAMPLE_MEAN_B_C 1.5e+00f" in header
     assert 'static const char *const SAMPLE_INPUTS_0[SAMPLE_INPUTS_0_COUNT] = {"a", "b c"};' in header
+
+
+@pytest.mark.parametrize("names", [("温度", "湿度"), ("temp-in", "temp_in"), ("T", "t")])
+def test_columns_whose_macro_would_be_the_same(names: tuple[str, str]) -> None:
+    """The last one's value replaced the others'."""
+    described = {"kind": "columns", "inputs": [list(names)], "mean": dict(zip(names, (20.5, 55.0), strict=True))}
+    header = SampleFormat(preprocessing=described).files()[HEADER].decode()
+    listed = ", ".join(map(c_string, names))
+    assert f"SAMPLE_MEAN_NAMES[SAMPLE_MEAN_NAMES_COUNT] = {{{listed}}};" in header
+    assert "SAMPLE_MEAN_VALUES[SAMPLE_MEAN_VALUES_COUNT] = {2.05e+01f, 5.5e+01f};" in header
+    defined = re.findall(r"^#define (\w+)", header, re.MULTILINE)
+    assert len(defined) == len(set(defined))
 
 
 def test_nothing_to_say_is_no_file() -> None:

@@ -48,8 +48,13 @@ class SampleFormat:
 
 
 def _definition(name: str, value: Any) -> Iterator[str]:
-    """Lines that define a value: a macro, an array, or one definition for each key of a mapping."""
+    """Lines that define a value: a macro, an array, or one definition for each key of a mapping.
+
+    Keys of a mapping that are the same as macros are an array beside that of its values.
+    """
     if isinstance(value, Mapping):
+        if len({_macro(str(key)) for key in value}) < len(value):
+            value = {"names": list(map(str, value)), "values": list(value.values())}
         for key, inner in value.items():
             yield from _definition(f"{name}_{_macro(str(key))}", inner)
     elif isinstance(value, (list, tuple)):
