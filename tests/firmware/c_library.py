@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+import torch
 
 from lowerdeck.firmware.c_literals import c_float, definitions
 from lowerdeck.firmware.project import record_header
@@ -29,7 +30,10 @@ FLAGS = (
     "-O1",
     "-ffp-contract=off",
 )
-_TYPES = {"uint8": 0, "int8": 1, "int16": 2, "float32": 6}
+_TYPES = {
+    "uint8": 0, "int8": 1, "int16": 2, "float16": 5, "float32": 6, "float64": 7, "bfloat16": 15, "uint16": 27,
+    "uint32": 28, "uint64": 29,
+}  # fmt: skip
 
 
 class Tensor(ctypes.Structure):
@@ -51,7 +55,7 @@ def tensor(
     elements = int(np.prod(shape))
     return Tensor(
         b"tensor", _TYPES[dtype], len(shape), (ctypes.c_int32 * 8)(*shape),
-        (ctypes.c_uint8 * 8)(*(order or range(len(shape)))), elements, elements * np.dtype(dtype).itemsize, scale,
+        (ctypes.c_uint8 * 8)(*(order or range(len(shape)))), elements, elements * getattr(torch, dtype).itemsize, scale,
         1.0 / scale if scale else 0.0, zero_point, limits.min if limits else 0, limits.max if limits else 0, 0.0,
     )  # fmt: skip
 

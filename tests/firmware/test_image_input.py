@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from lowerdeck.datasets import preprocessing
 from lowerdeck.datasets.placement import FITS
 from lowerdeck.firmware.image_input import image_sources
-from tests.firmware.c_library import address, library
+from tests.firmware.c_library import address, library, tensor
 from tests.marks import quick_first
 
 SCRATCH = """
@@ -99,3 +100,16 @@ def test_wrong_images_and_too_little_scratch_are_refused(tmp_path: Path) -> None
 def test_a_dataset_that_does_not_resize_has_no_such_function() -> None:
     described = preprocessing.description(preprocessing.NormalisedOptions(), SHAPE)
     assert [name for name in image_sources(described).files() if "resize" in name] == []
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_inputs_of_other_floats_than_float32(tmp_path: Path, dtype: str) -> None:
+    """They were refused, whatever the README of the bundle says."""
+    options = preprocessing.NormalisedOptions(mean=[0.5, 0.25, 0.125], std=[0.3, 0.2, 0.4])
+    described = preprocessing.description(options, SHAPE)
+    loaded, given = library(image_sources(described), tmp_path), tensor((1, *SHAPE), dtype)
+    pixels, made = images()[3], np.zeros(given.bytes, np.uint8)
+    assert loaded.lowerdeck_preprocess(ctypes.byref(given), address(pixels), address(made)) == 0
+    planes = pixels.transpose(2, 0, 1)[None]
+    expected = preprocessing.normalised(planes, described["scale"], options.mean, options.std)
+    assert made.tobytes() == torch.from_numpy(expected).to(getattr(torch, dtype)).view(torch.uint8).numpy().tobytes()

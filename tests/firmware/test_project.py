@@ -288,15 +288,66 @@ def test_floats_that_differ_by_a_last_bit_are_within_a_step(tmp_path: Path) -> N
 
     def max_steps(found: float, expected: float, dtype: str = "float32") -> int:
         values = np.array([found], dtype), np.array([expected], dtype)
-        described = tensor((1,), "float32")
-        described.type = {"float32": 6, "float64": 7, "float16": 5, "int8": 1}[dtype]
-        return int(functions.lowerdeck_compare(ctypes.byref(described), *map(address, values)) >> 32)
+        return int(functions.lowerdeck_compare(ctypes.byref(tensor((1,), dtype)), *map(address, values)) >> 32)
 
     last_bit = float(np.nextafter(np.float32(0.5), np.float32(1)))
     assert max_steps(last_bit, 0.5) == max_steps(-0.0, 0.0) == max_steps(1 + 1e-16, 1 - 1e-16, "float64") == 0
     assert (max_steps(0.500003, 0.5), max_steps(3, 5, "int8")) == (3, 2)
     assert max_steps(np.nan, 0.5) == max_steps(0.5, np.nan) == max_steps(np.inf, 0.5) == 2**32 - 1
-    assert max_steps(0.5, 0.25, "float16") == 2**32 - 1, "these have no value here"
+    assert max_steps(0.5, 0.25, "float16") == 250_000
+
+
+NUMBERS = np.arange(1 << 16, dtype=np.uint16)
+"""All that 16 bits can be."""
+
+
+def floats(bits: Any, dtype: str) -> Any:
+    """float32 of the 16 bits of float16 or bfloat16."""
+    return bits.view(np.float16).astype(np.float32) if dtype == "float16" else (bits.astype(np.uint32) << 16).view("f4")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_in_c_is_that_of_numpy(tmp_path: Path, dtype: str) -> None:
+    """Each of the numbers was 0, and class 0 the best of any output; no such input could be written."""
+    more = """
+    #include "postprocess.h"
+    #include "store.h"
+    void decode(const lowerdeck_tensor *tensor, const void *data, float *reals) {
+      for (uint32_t index = 0; index < tensor->elements; index++) {
+        reals[index] = lowerdeck_real(tensor, data, index);
+      }
+    }
+    int encode(const lowerdeck_tensor *tensor, const float *reals, void *data) {
+      for (uint32_t index = 0; index < tensor->elements; index++) {
+        lowerdeck_store(tensor, reals[index], data, index);
+      }
+      return lowerdeck_can_store(tensor);
+    }
+    """
+    functions = library(SourcePart(names=("store.h",), constants=(), note=""), tmp_path, more=more)
+    described, reals = ctypes.byref(tensor(NUMBERS.shape, dtype)), np.zeros(NUMBERS.shape, np.float32)
+    functions.decode(described, address(NUMBERS), address(reals))
+    expected = floats(NUMBERS, dtype)
+    is_number = ~np.isnan(expected)
+    assert np.array_equal(reals[is_number].view(np.uint32), expected[is_number].view(np.uint32))
+    assert np.isnan(reals[~is_number]).all()
+    values = expected[np.isfinite(expected)]
+    halves = ((values[:-1].astype(float) + values[1:]) / 2).astype(np.float32)
+    near = [np.nextafter(halves, np.float32(sign * np.inf)) for sign in (1, -1)]
+    extremes = np.array([65519.99, 65520, 1e6, 1e-10, 3e38, 3.4028235e38, np.inf, np.nan], np.float32)
+    given = np.concatenate([expected, halves, *near, extremes, -extremes])
+    made = np.zeros(given.shape, np.uint16)
+    assert functions.encode(ctypes.byref(tensor(given.shape, dtype)), address(given), address(made)) == 1
+    wanted = torch.from_numpy(given).to(getattr(torch, dtype)).view(torch.uint16).numpy()
+    is_number = ~np.isnan(given)
+    assert np.array_equal(made[is_number], wanted[is_number])
+    assert np.isnan(floats(made[~is_number], dtype)).all()
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "uint32", "uint64", "float16", "float64"])
+def test_the_best_class_of_any_type(tmp_path: Path, dtype: str) -> None:
+    functions, values = library(SourcePart(names=(), constants=(), note=""), tmp_path), np.array([3, 1, 7, 7], dtype)
+    assert functions.lowerdeck_argmax(ctypes.byref(tensor((4,), dtype)), address(values)) == 2
 
 
 @pytest.mark.parametrize("target", quick_first(["ethos_u55_128", "neutron_imxrt700"]))

@@ -16,7 +16,7 @@ typedef union {
 static void fill(channel_table *table, const lowerdeck_tensor *input, int32_t channel) {
   for (int32_t pixel = 0; pixel < 256; pixel++) {
     const float real = (float)((pixel * LOWERDECK_PIXEL_SCALE - mean[channel]) / deviation[channel]);
-    if (input->type == LOWERDECK_FLOAT32) {
+    if (lowerdeck_is_float(input)) {
       table->reals[pixel] = real;
     } else {
       table->integers[pixel] = lowerdeck_quantized(input, real);
@@ -38,7 +38,7 @@ int lowerdeck_preprocess(const lowerdeck_tensor *input, const uint8_t *pixels, v
     for (int32_t row = 0; row < input->sizes[2]; row++) {
       for (int32_t column = 0; column < input->sizes[3]; column++, pixel += LOWERDECK_CHANNELS) {
         const uint32_t at = (uint32_t)channel * strides[1] + (uint32_t)row * strides[2] + (uint32_t)column * strides[3];
-        if (input->type == LOWERDECK_FLOAT32) {
+        if (lowerdeck_is_float(input)) {
           lowerdeck_store(input, table.reals[*pixel], data, at);
         } else {
           lowerdeck_store_integer(input, table.integers[*pixel], data, at);

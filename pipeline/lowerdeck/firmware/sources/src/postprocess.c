@@ -23,6 +23,13 @@ static uint32_t width(int32_t type) {
   }
 }
 
+static double half(uint16_t bits) {
+  const int exponent = bits >> 10 & 31, fraction = bits & 1023;
+  const double special = fraction == 0 ? (double)INFINITY : (double)NAN;
+  const double finite = exponent == 0 ? ldexp(fraction, -24) : ldexp(1024 + fraction, exponent - 25);
+  return copysign(exponent == 31 ? special : finite, bits >> 15 ? -1.0 : 1.0);
+}
+
 /* Copied instead of cast: a buffer need not be aligned for its type. */
 static double stored(int32_t type, const uint8_t *at) {
   switch (type) {
@@ -47,6 +54,34 @@ static double stored(int32_t type, const uint8_t *at) {
     case LOWERDECK_INT64: {
       int64_t value;
       memcpy(&value, at, sizeof value);
+      return (double)value;
+    }
+    case LOWERDECK_UINT16: {
+      uint16_t value;
+      memcpy(&value, at, sizeof value);
+      return value;
+    }
+    case LOWERDECK_UINT32: {
+      uint32_t value;
+      memcpy(&value, at, sizeof value);
+      return value;
+    }
+    case LOWERDECK_UINT64: {
+      uint64_t value;
+      memcpy(&value, at, sizeof value);
+      return (double)value;
+    }
+    case LOWERDECK_FLOAT16: {
+      uint16_t bits;
+      memcpy(&bits, at, sizeof bits);
+      return half(bits);
+    }
+    case LOWERDECK_BFLOAT16: {
+      uint16_t bits;
+      memcpy(&bits, at, sizeof bits);
+      const uint32_t wide = (uint32_t)bits << 16; /* its bits are the first ones of a float */
+      float value;
+      memcpy(&value, &wide, sizeof value);
       return (double)value;
     }
     case LOWERDECK_FLOAT32: {
@@ -133,8 +168,7 @@ lowerdeck_difference lowerdeck_compare(const lowerdeck_tensor *tensor, const voi
     }
     /* Bits of these may differ by less than half a step. Not a number, or bits that differ without a value here, is the
        largest difference. */
-    const int may_be_zero = tensor->type == LOWERDECK_FLOAT32 || tensor->type == LOWERDECK_FLOAT64;
-    const uint32_t whole = (steps > 0.0 || may_be_zero) && steps < 4294967295.0 ? (uint32_t)steps : UINT32_MAX;
+    const uint32_t whole = (steps > 0.0 || is_float(tensor->type)) && steps < 4294967295.0 ? (uint32_t)steps : UINT32_MAX;
     found.max_steps = whole > found.max_steps ? whole : found.max_steps;
   }
   return found;

@@ -8,7 +8,7 @@
 extern "C" {
 #endif
 
-/* Element `index` of a tensor in memory order, as a real number. Types without arithmetic here give 0. */
+/* Element `index` of a tensor in memory order, as a real number. */
 float lowerdeck_real(const lowerdeck_tensor *tensor, const void *data, uint32_t index);
 
 /* Elements from one index of each dimension to the next in memory, into `strides` [dimensions]. */
