@@ -448,11 +448,11 @@ INVALID: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "array named like a keyword": (
         override("firmware.array_name", "const"),
-        ("firmware.array_name: ", 'received: "const"', "is a keyword of C"),
+        ("firmware.array_name: ", 'received: "const"', "is a keyword or macro of C"),
     ),
     "array named like a file of the bundle": (
         override("firmware.array_name", "model"),
-        ("firmware.array_name: ", 'received: "model"', "is a header of the firmware bundle", "e.g. model_pte"),
+        ("firmware.array_name: ", 'received: "model"', "the firmware bundle has already", "e.g. model_pte"),
     ),
     "section that no linker knows": (
         override("firmware.section", 'a") b'),

@@ -313,6 +313,7 @@ _C_KEYWORDS = frozenset(
     public register reinterpret_cast restrict return short signed sizeof static static_assert static_cast struct
     switch template this thread_local throw true try typedef typeid typename typeof union unsigned using virtual void
     volatile wchar_t while xor xor_eq
+    linux unix
     """.split()  # noqa: SIM905
 )
 
@@ -322,23 +323,19 @@ _NAMES_OF_THE_BUNDLE = frozenset(
     anomaly audio_front_end audio_tables build_record detection detection_candidates detection_tables embedding
     line_protocol lowerdeck_board lowerdeck_sha256 model model_config multi_label platform postprocess preprocess
     regression resize sample_format segmentation store streaming_detection
-    Application Error HierarchicalAllocator Input MemoryAllocator MemoryManager Method Pool Program ScalarType Span
-    Tensor TensorImpl aligned application board compare_output executorch fail input_at input_pool kArenaBytes
-    kNumArenas main method_pool microseconds planned_pool run_test_vector std temporary_pool
+    executorch main std
     """.split()  # noqa: SIM905
 )
-"""Its headers, one of which the program's would replace or hide, and what main.cpp, which includes them, defines."""
+"""Its headers, one of which the program's would replace or hide, and what any application with the program has."""
 
 
 def _c_identifier(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,62}", name):
         raise ValueError("is not a valid name in C: a letter, then up to 62 letters, digits or underscores")
     if name in _C_KEYWORDS:
-        raise ValueError("is a keyword of C or C++; choose another name, e.g. model_pte")
-    if name in _NAMES_OF_THE_BUNDLE:
-        raise ValueError(
-            "is a header of the firmware bundle, or a name in its main.cpp; choose another, e.g. model_pte"
-        )
+        raise ValueError("is a keyword or macro of C or C++; choose another name, e.g. model_pte")
+    if name in _NAMES_OF_THE_BUNDLE or name.lower().startswith("lowerdeck_"):
+        raise ValueError("is a name that the firmware bundle has already; choose another, e.g. model_pte")
     return name
 
 
@@ -369,7 +366,7 @@ class FirmwareConfig(Strict):
     """Name of this form."""
     array_name: Annotated[str, AfterValidator(_c_identifier)] = "model_pte"
     """Name of the array in the C header. The header, its include guard and its macros are named after it. Names of
-    the bundle's own headers, and of what its main.cpp defines, are refused."""
+    the bundle's own headers, and those that begin with `lowerdeck_`, are refused."""
     alignment_bytes: Annotated[int, AfterValidator(_alignment)] = 16
     """Address of the array: a multiple of this power of two. ExecuTorch's runtime refuses programs below 16."""
     section: Annotated[str, AfterValidator(_section_name)] | None = COMMAND_STREAM_SECTION

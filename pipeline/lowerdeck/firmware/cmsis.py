@@ -76,7 +76,6 @@ def _layer(metadata: Mapping[str, Any], sources: Sequence[str]) -> str:
         *_definitions(metadata, "    "),
         "",
         "  add-path:",
-        "    - .",
         "    - ./src",
         "",
         *lacking,

@@ -37,7 +37,8 @@ def model_config(metadata: Mapping[str, Any], num_classes: int, parts: Sequence[
 def _constants(metadata: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     program, header = metadata["program"], metadata["program"]["header"]
     yield "LOWERDECK_PROGRAM_SHA256", f'"{program["sha256"]}"'
-    yield "LOWERDECK_PROGRAM_HEADER", f'"{header["file"]}"'
+    # Beside src/, whose folder is in no list of places for headers: the name may be that of a system header.
+    yield "LOWERDECK_PROGRAM_HEADER", f'"../{header["file"]}"'
     yield "LOWERDECK_PROGRAM", header["array_name"]
     yield "LOWERDECK_PROGRAM_BYTES", header["size_macro"]
     yield "LOWERDECK_METHOD", f'"{program["method"]}"'

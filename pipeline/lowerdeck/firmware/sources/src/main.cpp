@@ -1,5 +1,13 @@
 // Loads the program from its array, executes it on the test vector, and says in lines what it answered. Then it is the
 // device `serial_board` of Lowerdeck: it executes the program on inputs that arrive. C++17.
+#include "model_config.h"
+
+// In a namespace and before other headers, so that the array may have the name of anything that they define.
+namespace lowerdeck_program {
+#include LOWERDECK_PROGRAM_HEADER
+const unsigned char* const lowerdeck_content = LOWERDECK_PROGRAM;
+}  // namespace lowerdeck_program
+
 #include <cstdint>
 #include <cstring>
 #include <optional>
@@ -15,7 +23,6 @@
 #include "model.h"
 #include "platform.h"
 #include "postprocess.h"
-#include LOWERDECK_PROGRAM_HEADER
 
 using executorch::aten::ScalarType;
 using executorch::aten::Tensor;
@@ -109,7 +116,7 @@ class Application {
         method_allocator_(sizeof(method_pool), method_pool),
         temporary_allocator_(sizeof(temporary_pool), temporary_pool),
         memory_(&method_allocator_, &planned_, &temporary_allocator_),
-        loader_(LOWERDECK_PROGRAM, LOWERDECK_PROGRAM_BYTES) {
+        loader_(lowerdeck_program::lowerdeck_content, LOWERDECK_PROGRAM_BYTES) {
     uint8_t* arena = planned_pool;
     for (size_t index = 0; index < kNumArenas; index++) {
       arenas_[index] = Span<uint8_t>(arena, kArenaBytes[index]);
