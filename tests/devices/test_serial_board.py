@@ -7,6 +7,7 @@ import pty
 import re
 import shutil
 import subprocess
+import threading
 import time
 import tty
 from collections.abc import Callable, Iterator
@@ -145,6 +146,57 @@ def test_a_port_that_takes_nothing_more(tmp_path: Path) -> None:
         os.close(ours)
         os.close(theirs)
     assert time.monotonic() - begin < 20
+
+
+def test_a_board_that_vanishes(tmp_path: Path) -> None:
+    """A USB board that is unplugged while the host is busy ended the whole farm with an OSError."""
+    for number in range(20):
+        ours, theirs = pty.openpty()
+        tty.setraw(ours)
+        tty.setraw(theirs)
+        options = serial_board.Options(port=os.ttyname(theirs))
+
+        def vanish(ours: int = ours, theirs: int = theirs, count: int = 200 + number) -> None:
+            os.read(ours, 64)
+            os.close(theirs)
+            for _ in range(count):
+                os.write(ours, b"log: the sensor says 12345\r\n")
+            os.close(ours)
+
+        board = threading.Thread(target=vanish)
+        board.start()
+        with pytest.raises(DeviceError, match="cannot be used"):
+            serial_board.execute(options, self_test_job(tmp_path, timeout_s=3.0))
+        board.join()
+
+
+def test_what_earlier_measurements_left_on_the_board(
+    start: Callable[..., serial_board.Options], tmp_path: Path
+) -> None:
+    """The board says that such a line is damaged, and the advice was to lower the baudrate."""
+    for left in (b"boot noise", b"LD run id=12 rep", b"\nLD hel", b"LD hello *d2"):
+        options = start()
+        with open(options.port, "wb", buffering=0) as port:
+            port.write(left)
+        executed = serial_board.execute(options, self_test_job(tmp_path, timeout_s=10.0))
+        assert firsts(executed, 3) == [[2, 6, 6], [20, 0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("port", "baudrate", "message"),
+    [
+        ("tcp://192.168.1.7:4000", 115200, "cannot be used at 115,200 bits per second"),
+        ("socket://127.0.0.1", 115200, "cannot be used at 115,200 bits per second"),
+        (None, 5_000_000_000, "cannot be used at 5,000,000,000 bits per second"),
+    ],
+)
+def test_addresses_and_rates_that_do_not_exist(
+    start: Callable[..., serial_board.Options], tmp_path: Path, port: str | None, baudrate: int, message: str
+) -> None:
+    """They ended in an exception of pyserial or of the operating system."""
+    options = serial_board.Options(port=port or start().port, baudrate=baudrate)
+    with pytest.raises(DeviceError, match=message):
+        serial_board.execute(options, self_test_job(tmp_path))
 
 
 def test_state_returns_to_the_initial_one_without_another_transfer(

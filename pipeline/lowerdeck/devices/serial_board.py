@@ -24,6 +24,11 @@ from lowerdeck.contracts.devices import (
 from lowerdeck.devices import lines
 from lowerdeck.devices.tensors import split_outputs
 
+try:
+    from termios import error as _TerminalError
+except ImportError:  # Windows
+    _TerminalError = OSError  # type: ignore[misc, assignment]
+
 SOURCES = tuple(
     Path(__file__).parent / "sources" / name
     for name in ("line_protocol.c", "line_protocol.h", "lowerdeck_board.c", "lowerdeck_board.h", "lowerdeck_sha256.h")
@@ -97,8 +102,9 @@ def execute(options: Options, job: Job) -> Execution:
             return board.execute(job, program)
     except serial.SerialTimeoutException:
         raise DeviceError(f"the board at {options.port} takes nothing that is sent; reset or unplug it") from None
-    except serial.SerialException as error:
-        raise DeviceError(f"the serial port {options.port} cannot be used: {error}") from error
+    except (OSError, ValueError, OverflowError, _TerminalError) as error:  # pyserial lets those of the system through
+        rate = f"{options.baudrate:,} bits per second"
+        raise DeviceError(f"the serial port {options.port} cannot be used at {rate}: {error}") from error
 
 
 @dataclass(kw_only=True)
@@ -150,8 +156,8 @@ class _Board:
         return hello.fields.get("name", "a board without a name")
 
     def _hello(self) -> lines.Line:
-        """What the board says of itself; all that it says before answers earlier lines."""
-        hello = None
+        """What the board says of itself; all that it says before answers earlier lines, also of another host."""
+        hello, self.has_repeated = None, True
         while hello is None and time.monotonic() < self.deadline:
             self._send("\n" + lines.written("hello"))  # the first end of a line ends what was left in the board's UART
             hello = self._heard(min(self.deadline, time.monotonic() + _ACK_S), "hello")
