@@ -8,7 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import yaml
+from executorch.exir import to_edge
 
 from lowerdeck.cli.main import main
 from lowerdeck.devices.self_test.expected import PROGRAM
@@ -77,6 +79,26 @@ def test_measure_uses_the_chosen_device_and_says_so(capsys: pytest.CaptureFixtur
     assert len(found["latencies_ms"]) == 8
     assert found["compared"].startswith("100.00 % equal")
     assert found["inputs"] == "random, as none were given"
+
+
+class Tokens(torch.nn.Module):
+    """Takes indices."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.nn.Embedding(50, 4)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        looked_up: torch.Tensor = self.table(tokens)
+        return looked_up
+
+
+def test_random_integers_that_are_no_indices(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The message was that of the runtime alone, about inputs that nobody had given."""
+    exported = torch.export.export(Tokens().eval(), (torch.zeros(1, 6, dtype=torch.int64),))
+    (project / "tokens.pte").write_bytes(to_edge(exported).to_executorch().buffer)
+    assert main(["measure", "tokens.pte"]) == 1
+    assert "The inputs were random; where their integers are indices" in capsys.readouterr().err
 
 
 def test_measure_without_a_device(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

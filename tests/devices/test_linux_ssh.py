@@ -158,6 +158,17 @@ def test_a_home_with_a_space_gets_the_runner(tmp_path: Path) -> None:
     assert len(list((tmp_path / "my home/.cache/lowerdeck").iterdir())) == 1
 
 
+def test_python_in_the_home_of_the_board(tmp_path: Path) -> None:
+    """The path was quoted as a whole, so that the board had no folder named ~."""
+    binary = tmp_path / "my home/venv/bin"
+    binary.mkdir(parents=True)
+    (binary / "python").write_text("#!/bin/sh\necho it runs >&2; exit 5\n")
+    (binary / "python").chmod(0o755)
+    options = linux_ssh.Options(host="pi", ssh=local_shell(tmp_path, ""), python="~/venv/bin/python")
+    with pytest.raises(DeviceError, match=r"(?s)ended with status 5; .*it runs"):
+        linux_ssh.execute(options, self_test_job(tmp_path))
+
+
 def test_a_greeting_is_quoted_with_a_way_out(tmp_path: Path) -> None:
     options = linux_ssh.Options(host="pi", ssh=local_shell(tmp_path, "echo Welcome"), python=sys.executable)
     with pytest.raises(DeviceError, match=r"(?s)it begins with b'Welcome\\n\{.*its ~/.bashrc, print it at a terminal"):

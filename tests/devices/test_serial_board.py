@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pty
 import re
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from lowerdeck.contracts.devices import DeviceError, Provenance
+from lowerdeck.contracts.devices import DeviceError, OutputSpec, Provenance
 from lowerdeck.devices import serial_board
 from lowerdeck.devices.self_test.expected import PROGRAM
 from lowerdeck.fingerprints.digests import file_digest
@@ -176,10 +177,27 @@ def test_what_earlier_measurements_left_on_the_board(
     """The board says that such a line is damaged, and the advice was to lower the baudrate."""
     for left in (b"boot noise", b"LD run id=12 rep", b"\nLD hel", b"LD hello *d2"):
         options = start()
-        with open(options.port, "wb", buffering=0) as port:
+        with Path(options.port).open("wb", buffering=0) as port:
             port.write(left)
         executed = serial_board.execute(options, self_test_job(tmp_path, timeout_s=10.0))
         assert firsts(executed, 3) == [[2, 6, 6], [20, 0, 0]]
+
+
+def test_an_output_without_elements(start: Callable[..., serial_board.Options], tmp_path: Path) -> None:
+    """It has no lines, and was called damaged."""
+    job = self_test_job(tmp_path, timeout_s=10.0)
+    job = dataclasses.replace(job, outputs=(*job.outputs, OutputSpec(dtype="float32", shape=(1, 0), size_bytes=0)))
+    executed = serial_board.execute(start("empty"), job)
+    assert firsts(executed, 3) == [[2, 6, 6], [20, 0, 0]]
+    assert [outputs[1].content for outputs in executed.outputs] == [b"", b""]
+
+
+def test_outputs_whose_sizes_vary(start: Callable[..., serial_board.Options], tmp_path: Path) -> None:
+    """The board says no sizes; the message had two numbers of bytes and no way out."""
+    job = self_test_job(tmp_path, timeout_s=10.0)
+    job = dataclasses.replace(job, outputs=[dataclasses.replace(output, is_dynamic=True) for output in job.outputs])
+    with pytest.raises(DeviceError, match="sizes vary, which this device does not say; give inputs of the largest"):
+        serial_board.execute(start("short"), job)
 
 
 @pytest.mark.parametrize(

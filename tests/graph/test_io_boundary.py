@@ -18,6 +18,7 @@ from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.conversion import converter_folder, write_converted
 from lowerdeck.artifacts.edge_programs import read_edge_program, write_edge_program
 from lowerdeck.artifacts.host_programs import open_converted_program
+from lowerdeck.cli.main import main
 from lowerdeck.cli.run_program import run_program
 from lowerdeck.contracts.backends import Backend
 from lowerdeck.contracts.errors import LowerdeckError
@@ -29,6 +30,7 @@ from lowerdeck.runtime.torch_program import torch_program
 from lowerdeck.steps.convert import Converted, convert
 from lowerdeck.steps.partition import partition
 from tests.conftest import Lowered, backend_for, small_network
+from tests.project import REPOSITORY
 
 IntegerBuild = tuple[Path, DelegationPlan, Converted]
 Integer = Callable[[str], IntegerBuild]
@@ -183,8 +185,11 @@ def test_an_image_is_quantized_by_the_manifest(integer: Integer, tmp_path: Path)
     floats = (torch.from_numpy(pixels).permute(2, 0, 1)[None].float() / 255 - 0.5) / 0.25
     (expected,) = open_program(folder / paths.PROGRAM)(to_program(floats, converted.inputs[0]).contiguous())
     assert np.array_equal(np.load(tmp_path / "out" / "x.png" / "output_0.npy"), expected.numpy())
-    with pytest.raises(LowerdeckError, match="needs a manifest"):
+    with pytest.raises(LowerdeckError, match="needs the manifest"):
         run_program(folder / paths.PROGRAM, [tmp_path / "x.png"], beside=False)
+    (tmp_path / "conf").symlink_to(REPOSITORY / "conf")
+    with chdir(tmp_path):
+        assert main(["measure", str(folder / paths.PROGRAM), "--inputs", "x.png", "--on", "host_native"]) == 0
 
 
 def half_program(channels_last: bool) -> Any:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from lowerdeck.artifacts import paths
 from lowerdeck.cli.commands import HELP
+from lowerdeck.contracts.devices import DeviceError
 from lowerdeck.contracts.errors import LowerdeckError, ProgramError
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     import torch
 
     from lowerdeck.steps.measurement import Measurement
+
+_RANDOM = "The inputs were random; where their integers are indices, e.g. of tokens, pass possible ones with --inputs"
 
 
 def add(commands: Any) -> None:
@@ -54,7 +57,12 @@ def _measure(options: argparse.Namespace) -> None:
     settings = dataclasses.replace(settings_of(config), kernel_definitions=definitions, **chosen)
     if min(settings.warm_up, settings.repetitions) < 0:
         raise LowerdeckError("--warm-up and --repetitions must not be negative")
-    measured = with_compiler_estimates(measure(options.program, samples, place, settings))
+    try:
+        measured = with_compiler_estimates(measure(options.program, samples, place, settings))
+    except DeviceError as error:
+        if options.inputs or all(value.is_floating_point() for value in samples[0]):
+            raise
+        raise DeviceError(f"{error}\n{_RANDOM}", error.log) from error
     if measured.failure is not None:
         raise LowerdeckError(measured.failure)
     compared = _compared(options.program, samples, measured)
@@ -72,8 +80,11 @@ def _samples(options: argparse.Namespace) -> tuple[list[tuple[torch.Tensor, ...]
     if not options.inputs:
         return [random_inputs(expected)], "random, as none were given"
     from lowerdeck.cli.program_inputs import Normalization, read_runs
+    from lowerdeck.runtime.twins import read_manifest
 
-    runs = read_runs(options.inputs, expected, Normalization(mean=(0.0,), std=(1.0,)))
+    manifest = options.program.with_name(paths.MANIFEST.name)
+    described = read_manifest(manifest).inputs if manifest.is_file() else ()
+    runs = read_runs(options.inputs, expected, Normalization(mean=(0.0,), std=(1.0,)), described)
     return [run.inputs for run in runs], ", ".join(map(str, options.inputs))
 
 

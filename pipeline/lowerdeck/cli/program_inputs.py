@@ -187,8 +187,8 @@ def _encoded(image: torch.Tensor, info: ValueInfo, tensor: ProgramTensor | None)
         return image.to(info.dtype)
     if tensor is None or tensor.scale is None:
         raise LowerdeckError(
-            f"input {info.index} is {info}, and converting floats to its integers needs a manifest; pass --manifest "
-            "or a .npy file"
+            f"input {info.index} is {info}, and converting floats to its integers needs the manifest of the "
+            "program: put it beside the program, or pass --manifest to `lowerdeck run`, or else a .npy file"
         )
     return to_program(image, tensor)
 

@@ -112,6 +112,8 @@ class OutputSpec:
     dtype: str
     shape: tuple[int, ...]
     size_bytes: int
+    is_dynamic: bool = False
+    """Whether `shape` and `size_bytes` are the largest ones."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,7 +36,7 @@ class Options:
     identity_file: str | None = None
     """Private key; null for those that ssh tries by itself. Passwords are not asked for."""
     python: str = "python3"
-    """Python on the board that has ExecuTorch, e.g. `venv/bin/python`."""
+    """Python on the board that has ExecuTorch, e.g. `~/venv/bin/python`."""
     runner: str | None = None
     """Folder on this machine with a compiled runner, as `lowerdeck devices runner` makes it; null for Python."""
     launcher: list[str] = field(default_factory=list)
@@ -104,7 +104,11 @@ def execute(options: Options, job: Job) -> Execution:
 def _by_python(options: Options, job: Job, what: str) -> tuple[bytes, str]:
     source = wheel.RUNNER.read_bytes()
     start = f"import sys; exec(compile(sys.stdin.buffer.read({len(source)}), 'wheel_runner.py', 'exec'))"
-    command = [*_connection(options), shlex.join([*options.launcher, options.python, "-c", start])]
+    python = shlex.quote(options.python)
+    if options.python.startswith("~/"):  # which the board's shell does not expand within quotes
+        python = f'"$HOME"/{shlex.quote(options.python[2:])}'
+    started = " ".join([*map(shlex.quote, options.launcher), python, shlex.join(["-c", start])])
+    command = [*_connection(options), started]
     return converse(command, source + wheel.request(job, options.num_threads), timeout_s=job.timeout_s, what=what)
 
 

@@ -130,7 +130,7 @@ class _Board:
             for index, tensor in enumerate(sample):
                 self._give("input", tensor.content, index=index)
             repetitions = job.warm_up + job.repetitions if number == 0 and job.repetitions else 0
-            content, times = self._run(repetitions, digest)
+            content, times = self._run(repetitions, digest, sum(not output.size_bytes for output in job.outputs))
             outputs.append(split_outputs(content, job.outputs, "the board", "\n".join(self.log)))
             latencies_ms += times[job.warm_up :]
         return Execution(
@@ -166,8 +166,8 @@ class _Board:
         self.has_repeated = False
         return hello
 
-    def _run(self, repetitions: int, digest: str) -> tuple[bytes, list[float]]:
-        """Outputs one after the other, and the milliseconds of every repetition."""
+    def _run(self, repetitions: int, digest: str, num_empty: int) -> tuple[bytes, list[float]]:
+        """Outputs one after the other, and the milliseconds of every repetition; empty outputs have no lines."""
         identity, times, parts = str(secrets.randbelow(1 << 31)), list[float](), dict[int, bytes]()
         self._send(lines.written("run", id=identity, repetitions=repetitions))
         while (said := self._answer("time", "output", "done")).verb != "done":
@@ -179,7 +179,7 @@ class _Board:
                 if content is None or said.number("offset") != len(have):
                     self._fail("outputs were damaged on their way, or are those of another execution")
                 parts[index] = have + content
-        if said.fields.get("id") != identity or said.number("outputs") != len(parts):
+        if said.fields.get("id") != identity or said.number("outputs") != len(parts) + num_empty:
             self._fail("outputs were damaged on their way, or are those of another execution")
         if (executed := said.fields.get("program", "-")) != digest:
             self._fail(f"the board executed the program {executed[:12]}, {digest[:12]} was sent")

@@ -51,7 +51,8 @@ def output_specs(outputs: Sequence[ValueInfo]) -> tuple[OutputSpec, ...]:
         size = info.dtype.itemsize
         for length in info.shape:
             size *= length
-        specs.append(OutputSpec(dtype=str(info.dtype).removeprefix("torch."), shape=info.shape, size_bytes=size))
+        dtype = str(info.dtype).removeprefix("torch.")
+        specs.append(OutputSpec(dtype=dtype, shape=info.shape, size_bytes=size, is_dynamic=info.is_dynamic))
     return tuple(specs)
 
 
@@ -63,7 +64,13 @@ def split_outputs(content: bytes, outputs: Sequence[OutputSpec], what: str, log:
     """
     sizes = [output.size_bytes for output in outputs]
     if sum(sizes) != len(content):
-        raise DeviceError(f"{what} returned {len(content):,} bytes, the program's outputs have {sum(sizes):,}", log)
+        message = f"{what} returned {len(content):,} bytes, the program's outputs have {sum(sizes):,}"
+        if any(output.is_dynamic for output in outputs):
+            message += (
+                " at most: their sizes vary, which this device does not say; give inputs of the largest sizes, or "
+                "choose host_native, linux_ssh or android_adb"
+            )
+        raise DeviceError(message, log)
     tensors, place = [], 0
     for output, size in zip(outputs, sizes, strict=True):
         part = content[place : place + size]
