@@ -195,7 +195,7 @@ def test_an_output_without_elements(start: Callable[..., serial_board.Options], 
 def test_outputs_whose_sizes_vary(start: Callable[..., serial_board.Options], tmp_path: Path) -> None:
     """The board says no sizes; the message had two numbers of bytes and no way out."""
     job = self_test_job(tmp_path, timeout_s=10.0)
-    job = dataclasses.replace(job, outputs=[dataclasses.replace(output, is_dynamic=True) for output in job.outputs])
+    job = dataclasses.replace(job, outputs=tuple(dataclasses.replace(it, is_dynamic=True) for it in job.outputs))
     with pytest.raises(DeviceError, match="sizes vary, which this device does not say; give inputs of the largest"):
         serial_board.execute(start("short"), job)
 

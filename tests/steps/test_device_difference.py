@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from executorch.exir import to_edge
 
 from lowerdeck import devices
 from lowerdeck.contracts.devices import DeviceError, Execution, Job
@@ -92,6 +93,29 @@ def test_etdump_and_interpreter_agree_on_every_output() -> None:
     }
     with pytest.raises(ValueError, match="not an ETDump"):
         read_intermediates(b"ED00", b"")
+
+
+class Doubled(torch.nn.Module):
+    """Computes two outputs, one of which has no elements."""
+
+    def forward(self, given: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        doubled = given + given
+        return doubled, doubled[:, :0] + 1
+
+
+@pytest.mark.parametrize(("dtype", "is_readable"), [(torch.float32, True), (torch.float16, False)])
+def test_tensors_that_the_runtime_cannot_log(tmp_path: Path, dtype: torch.dtype, is_readable: bool) -> None:
+    """The message was one about greetings of the board's shell, and a tensor without elements was damaged."""
+    sample = (torch.ones(1, 4, dtype=dtype),)
+    path = tmp_path / "program.pte"
+    path.write_bytes(to_edge(torch.export.export(Doubled(), sample)).to_executorch().buffer)
+    if is_readable:
+        logged = measure(path, [sample], HOST, Settings(), intermediates=True).intermediates
+        assert [len(contents[-1]) for contents in logged.values()][-1] == 0
+        return
+    with pytest.raises(DeviceError, match=r"cannot be read .* none in half precision") as raised:
+        measure(path, [sample], HOST, Settings(), intermediates=True)
+    assert "something else than outputs" not in str(raised.value)
 
 
 @needs_emulator

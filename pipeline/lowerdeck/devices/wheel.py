@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,13 +74,21 @@ def execution(answer: bytes, log: str, what: str) -> Execution:
             latencies_ms=[float(nanoseconds) / 1e6 for nanoseconds in head["latencies_ns"]],
             metrics={str(name): float(value) for name, value in head["metrics"].items()},
             etdump=etdump or None,
-            intermediates=read_intermediates(logged[: parts[1]], buffer) if parts[1] else {},
+            intermediates=_intermediates(logged[: parts[1]], buffer, what, log) if parts[1] else {},
             program_sha256=str(head["program_sha256"]),
             log=log,
             notes=(f"executed by {head['runtime']}",),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DeviceError(f"{what} {NO_OUTPUTS}: {error}; it begins with {answer[:80]!r}", log) from error
+
+
+def _intermediates(logged: bytes, buffer: bytes, what: str, log: str) -> Mapping[int, Sequence[bytes]]:
+    try:
+        return read_intermediates(logged, buffer)
+    except ValueError as error:
+        known = "ExecuTorch 1.5.1 logs none in half precision"
+        raise DeviceError(f"the tensors of operators on {what} cannot be read ({known}): {error}", log) from error
 
 
 def _debug_buffer_bytes(program: bytes) -> int:

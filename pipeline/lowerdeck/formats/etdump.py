@@ -80,7 +80,9 @@ def _content(tensor: Table, buffer: bytes) -> bytes:
     scalar_type, offset = tensor.scalar(0, "b"), tensor.scalar(3, "q")
     if scalar_type not in ITEM_BYTES:
         raise ValueError(f"a logged tensor has element type {scalar_type}")
-    end = offset + math.prod(tensor.numbers(1, "q")) * ITEM_BYTES[scalar_type]
+    end = offset + (size := math.prod(tensor.numbers(1, "q")) * ITEM_BYTES[scalar_type])
+    if size == 0:  # which is nowhere in the buffer
+        return b""
     if not 0 <= offset <= end <= len(buffer):
         raise ValueError(f"a logged tensor is at {offset} to {end} of {len(buffer)} bytes")
     return buffer[offset:end]
