@@ -39,6 +39,8 @@ FUNCTIONS: dict[str, _Function] = {
     "bilinear": lambda y, w: F.bilinear(y, y, w.view(1, 8, 8).expand(2, 8, 8), w[0, :2]),
     "erfc": lambda y, w: torch.erfc(y),
     "exp2": lambda y, w: torch.exp2(y),
+    "batch norm of the batch": lambda y, w: F.batch_norm(y, None, None, training=True),
+    "affine batch norm of the batch": lambda y, w: F.batch_norm(y, None, None, w[0, :4], w[1, :4], training=True),
     "hypot": lambda y, w: torch.hypot(y, y.mT),
     "ldexp": lambda y, w: torch.ldexp(y, torch.tensor(2)),
     "take_along_dim": lambda y, w: torch.take_along_dim(y, torch.arange(8).flip(0).view(1, 1, 8, 1), -2),

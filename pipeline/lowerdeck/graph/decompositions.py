@@ -38,6 +38,8 @@ def decompose_rare_operators(program: ExportedProgram) -> None:
             replace_by(node, _addmm)
         elif node.target == _aten.avg_pool3d.default and _pools_channels(*node.args, **node.kwargs):
             replace_by(node, _pool_of_channels)
+        elif node.target == _aten.batch_norm.default and node.args[3] is None:
+            replace_by(node, _batch_norm)
         elif node.target == _aten.layer_norm.default and node.meta["val"].dtype == torch.float16:
             replace_by(node, _layer_norm)
 
@@ -91,6 +93,17 @@ def _cosine_similarity(left: _Tensor, right: _Tensor, dim: int = 1, eps: float =
     left, right = (each.expand(shape) for each in _widened(left, right))
     norms = ((each * each).sum(dim).sqrt().clamp_min(eps) for each in (left, right))
     return ((left * right).sum(dim) / next(norms) / next(norms)).to(dtype)
+
+
+def _batch_norm(x: _Tensor, weight: _Tensor | None, bias: _Tensor | None, _: None, __: None, *options: Any) -> _Tensor:
+    """One without running statistics, which torchao would fold into the layer before as if it had some."""
+    dims, eps = [0, *range(2, x.ndim)], options[2]
+    (wide,) = _widened(x)
+    centered = wide - wide.mean(dims, keepdim=True)
+    scaled = centered * torch.rsqrt((centered * centered).mean(dims, keepdim=True) + eps)
+    of_channels = [-1] + [1] * (x.ndim - 2)
+    scaled = scaled if weight is None else scaled * weight.view(of_channels)
+    return (scaled if bias is None else scaled + bias.view(of_channels)).to(x.dtype)
 
 
 def _hypot(x: _Tensor, y: _Tensor) -> _Tensor:
