@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.samples import Sample, finite_sample
 from lowerdeck.datasets import random_inputs
 from lowerdeck.datasets.choice import Choice, ChosenInputs, choose
-from lowerdeck.datasets.splits import ArraySplit, LoadedDataset
+from lowerdeck.datasets.splits import ArraySplit, LoadedDataset, seeded_order
 from lowerdeck.execution.chosen.calibration import chosen_samples
 from tests.handmade_build import write_config
 
@@ -59,6 +60,31 @@ def test_small_classes_give_all_that_they_have() -> None:
 @pytest.mark.parametrize("count", [None, 60, 100])
 def test_all_of_them_are_all_of_them(choice: Choice, count: int | None) -> None:
     assert choose(Sorted(), count, choice, seed=0) == list(range(60))
+
+
+@pytest.mark.parametrize(("choice", "count"), [("first", 12), ("random", 12), ("stratified", 12), ("random", None)])
+def test_calls_of_a_model_with_state_are_in_their_stored_order(choice: Choice, count: int | None) -> None:
+    """They were in the order that the seed shuffles, so that states were never those of the stored stream."""
+    values, labels = np.arange(60, dtype=np.float32)[:, np.newaxis], np.arange(60) % 3
+    order = seeded_order(60, 0)
+    split = ArraySplit(stored=(values,), labels=labels, prepare=lambda arrays: arrays, order=order, name="mine.npz")
+    rows = [int(split[index].inputs[0]) for index in choose(split, count, choice, seed=0, as_calls=True)]
+    assert rows == sorted(rows)
+    assert len(rows) == (count or 60)
+    assert choice != "first" or rows == list(range(12))  # without gaps
+    assert choose(Sorted(), 12, "first", seed=0, as_calls=True) == list(range(12))  # a split that does not say
+
+
+def test_streams_that_are_whole_are_taken_in_the_shuffled_order() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Streams(ArraySplit):
+        def __getitem__(self, index: int) -> Sample:
+            sample = super().__getitem__(index)
+            return replace(sample, following=(sample.inputs,))
+
+    values, order = np.zeros((9, 1), np.float32), seeded_order(9, 0)
+    split = Streams(stored=(values,), labels=None, prepare=lambda arrays: arrays, order=order, name="mine.npz")
+    assert choose(split, 4, "first", seed=0, as_calls=True) == [0, 1, 2, 3]
 
 
 def test_samples_without_labels_cannot_be_stratified() -> None:

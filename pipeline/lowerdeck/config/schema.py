@@ -164,7 +164,8 @@ class QuantizationConfig(Strict):
     num_calibration_samples: Samples | None = None
     """How many samples of the calibration split the observers see; null for all of them."""
     calibration_choice: Literal["first", "random", "stratified"] = "first"
-    """Which samples: the first ones, or ones drawn by `build.seed`, at random or with equal shares of all classes."""
+    """Which samples: the first ones (of the order that `build.seed` shuffles, or as stored for a model with state), or
+    ones drawn by `build.seed`, at random or with equal shares of all classes."""
     training: TrainingConfig | None = None
     """Quantization-aware training after calibration, on the dataset's training samples; null for none."""
 

@@ -74,7 +74,8 @@ class Split(Protocol):
         ...
 
     # A split may define `origin(index)`, the file or row of a sample for messages, and `target(index)`, which returns
-    # `self[index].expected` without the inputs: export then checks all targets of the evaluation samples.
+    # `self[index].expected` without the inputs: export then checks all targets of the evaluation samples. A split that
+    # is shuffled defines `order`, the stored row of every sample: models with state are calibrated in that of the rows.
 
 
 def finite_sample(split: Split, index: int) -> Sample:

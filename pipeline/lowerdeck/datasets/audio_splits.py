@@ -137,6 +137,7 @@ class WindowSplit:
         """
         self._files, self._labels, self._options = files, labels, options
         self._shape, self._windows, self._num_frames = shape, windows, num_frames
+        self.order = windows
         self._features = functools.lru_cache(maxsize=_FILES_KEPT)(self._computed)
 
     def __len__(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice, zip_longest
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -32,14 +32,16 @@ class ChosenInputs:
         return (call for index in self.indices for call in finite_sample(self.split, index).calls)
 
 
-def choose(split: Split, count: int | None, choice: Choice, seed: int) -> list[int]:
-    """Indices of `count` samples, ascending.
+def choose(split: Split, count: int | None, choice: Choice, seed: int, *, as_calls: bool = False) -> list[int]:
+    """Indices of `count` samples, in the order of the split.
 
     Args:
         split: The split to choose from.
         count: Number of samples; None for all. A larger number than that of the split also means all.
         choice: `first` samples, `random` ones, or `stratified`: random with equal shares of all classes.
         seed: Seed of the draw.
+        as_calls: Whether the samples are consecutive calls of a model with state: `first` and the order of the result
+            are then those of the stored samples, which most sources shuffle.
 
     Raises:
         LowerdeckError: stratified was chosen and the samples have no labels.
@@ -50,11 +52,18 @@ def choose(split: Split, count: int | None, choice: Choice, seed: int) -> list[i
             "quantization.calibration_choice: stratified needs a label with every sample, and these have none; choose "
             "`first` or `random`, or a dataset with labels"
         )
+    places = _places(split) if as_calls else range(len(split))
     if choice == "first" or count == len(split):
-        return list(range(count))
+        return sorted(range(len(split)), key=places.__getitem__)[:count]
     if choice == "random":
-        return sorted(np.random.default_rng(seed).permutation(len(split))[:count].tolist())
-    return stratified(split, count, seed)
+        return sorted(np.random.default_rng(seed).permutation(len(split))[:count].tolist(), key=places.__getitem__)
+    return sorted(stratified(split, count, seed), key=places.__getitem__)
+
+
+def _places(split: Split) -> Sequence[Any]:
+    """What the stored order of the samples sorts by; streams, each of several calls, do not continue each other."""
+    order: Sequence[Any] | None = getattr(split, "order", None)
+    return range(len(split)) if not order or split[0].following else order
 
 
 def stratified(split: Split, count: int, seed: int) -> list[int]:

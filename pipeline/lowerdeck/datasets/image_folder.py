@@ -112,29 +112,29 @@ class ImageFileSplit:
         """
         self._target = target
         self._files, self._labels, self._prepare = files, labels, prepare
-        self._order = splits.seeded_order(len(files), seed)
+        self.order = splits.seeded_order(len(files), seed)
 
     def __len__(self) -> int:
-        return len(self._order)
+        return len(self.order)
 
     def __getitem__(self, index: int) -> Sample:
-        row = splits.row_of(self._order, index)
+        row = splits.row_of(self.order, index)
         pixels = self._prepare(preprocessing.decoded_image(self._files[row]))
         target = None if self._target is None else self._target(row)
         return splits.sample((pixels,), self._labels[row], self.digest(index), target)
 
     def target(self, index: int) -> Any:
         """`self[index].expected` without the image."""
-        row = splits.row_of(self._order, index)
+        row = splits.row_of(self.order, index)
         return self._labels[row] if self._target is None else self._target(row)
 
     def digest(self, index: int) -> str:
         """SHA-256 of the file."""
-        return data.file_digest(self._files[splits.row_of(self._order, index)])
+        return data.file_digest(self._files[splits.row_of(self.order, index)])
 
     def origin(self, index: int) -> str:
         """The file's path, for messages."""
-        return str(self._files[splits.row_of(self._order, index)])
+        return str(self._files[splits.row_of(self.order, index)])
 
 
 def listings(

@@ -161,13 +161,13 @@ class TorchvisionSplit:
         if not len(dataset):
             raise LowerdeckError(f"{name} contains no samples; delete its files and download them again")
         self._dataset, self._entry, self._prepare, self._name = dataset, entry, prepare, name
-        self._order = splits.seeded_order(len(dataset), seed)
+        self.order = splits.seeded_order(len(dataset), seed)
 
     def __len__(self) -> int:
-        return len(self._order)
+        return len(self.order)
 
     def __getitem__(self, index: int) -> Sample:
-        row = splits.row_of(self._order, index)
+        row = splits.row_of(self.order, index)
         try:
             image, label = self._dataset[row]
         except (OSError, SyntaxError) as error:
@@ -189,11 +189,11 @@ class TorchvisionSplit:
     def origin(self, index: int) -> str:
         """Where the sample is stored, for messages."""
         stored = self._stored(index)
-        return str(stored) if isinstance(stored, Path) else f"row {self._order[index]} of {self._name}"
+        return str(stored) if isinstance(stored, Path) else f"row {self.order[index]} of {self._name}"
 
     def _stored(self, index: int) -> Any:
         """Path of the image file, or its pixels (an array or tensor)."""
-        stored = getattr(self._dataset, self._entry.stored)[splits.row_of(self._order, index)]
+        stored = getattr(self._dataset, self._entry.stored)[splits.row_of(self.order, index)]
         if isinstance(stored, tuple):
             stored = stored[0]
         return Path(stored) if isinstance(stored, (str, os.PathLike)) else stored
