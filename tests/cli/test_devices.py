@@ -14,7 +14,7 @@ from executorch.exir import to_edge
 
 from lowerdeck.cli.main import main
 from lowerdeck.devices.self_test.expected import PROGRAM
-from tests.devices.programs import needs_emulator
+from tests.devices.programs import needs_emulator, program_with_state
 from tests.project import REPOSITORY
 
 
@@ -69,6 +69,20 @@ def test_run_on_a_device_writes_its_outputs(project: Path, capsys: pytest.Captur
     assert "2 files written" in capsys.readouterr().out
     assert main([*command[:-1], "none"]) == 1
     assert "there is no such device" in capsys.readouterr().err
+
+
+def test_files_are_calls_of_a_program_with_state(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its state was the initial one again for every file."""
+    program, names = program_with_state(project / "sum.pte"), [f"{number}.npz" for number in (1, 2, 3)]
+    for name in names:
+        np.savez(project / name, np.full((1, 16), int(name[0]), np.float32))
+    command = ["run", str(program), "--inputs", *names, "--output", "out"]
+    for where in ([], ["--on", "host_native"]):
+        assert main([*command, *where]) == 0
+        assert [np.load(project / "out" / name / "output_0.npy")[0, 0] for name in names] == [1, 3, 6]
+    for boots in ("emulated_cortex_m55", "nxp_nsys"):
+        assert main([*command, "--on", boots]) == 1
+        assert f"and {boots} starts every call with the initial state. Give one sample" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("project")

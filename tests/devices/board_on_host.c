@@ -10,7 +10,7 @@
 static uint8_t program[1 << 16];
 static float inputs[16], outputs[16];
 static const char *fault = "";
-static int executions;
+static int executions, since_load;
 static long received;
 static int acknowledgements, faulty; /* how many were said, and the number of the one that is late or damaged */
 
@@ -38,7 +38,10 @@ void lowerdeck_put(char character) {
   if (character == '\n') fflush(stdout);
 }
 
-static int load(const uint8_t *content, size_t size) { return size > 8 && !memcmp(content + 4, "ET12", 4) ? 0 : 35; }
+static int load(const uint8_t *content, size_t size) {
+  since_load = 0;
+  return size > 8 && !memcmp(content + 4, "ET12", 4) ? 0 : 35;
+}
 
 static uint8_t *input(uint32_t index, size_t bytes) {
   return index == 0 && bytes == sizeof inputs ? (uint8_t *)inputs : NULL;
@@ -51,7 +54,8 @@ static int execute(void) {
     for (;;) getchar();
   if (is_fault("nonsense")) lowerdeck_say_output(0, (const uint8_t *)"old", 3);
   printf("log: execution %d\n", executions);
-  for (int i = 0; i < 16; ++i) outputs[i] = inputs[i] * inputs[i] + inputs[i];
+  for (int i = 0; i < 16; ++i) outputs[i] = inputs[i] * inputs[i] + inputs[i] + (is_fault("counts") ? since_load : 0);
+  ++since_load;
   return is_fault("error") ? 18 : 0;
 }
 

@@ -11,7 +11,7 @@ import pytest
 from lowerdeck.contracts.devices import DeviceError
 from lowerdeck.devices import android_adb, native
 from lowerdeck.formats.etdump import read_etdump
-from tests.devices.programs import firsts, self_test_job
+from tests.devices.programs import firsts, program_with_state, self_test_job
 from tests.devices.stand_ins import ADB, executable
 
 
@@ -46,6 +46,12 @@ def test_it_executes_times_profiles_and_leaves_nothing(options: android_adb.Opti
     assert executed.etdump is not None
     assert len(read_etdump(executed.etdump)) == 2
     assert not list(disk.iterdir())
+
+
+def test_state_lasts_over_a_stream_alone(options: android_adb.Options, disk: Path) -> None:
+    program, work = program_with_state(disk.parent / "sum.pte"), disk.parent / "work"
+    jobs = [self_test_job(work, program, keeps_state=True, is_stream=is_stream) for is_stream in (False, True)]
+    assert [firsts(android_adb.execute(options, job), 1) for job in jobs] == [[[1], [4]], [[1], [5]]]
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def test_every_kind_describes_itself_with_the_defaults_of_its_options() -> None:
         described = module.describe(options)
         assert isinstance(described, DeviceDescription)
         assert described.title
-        assert set(described.gives) <= {"latency", "profile", "memory", "instructions", "intermediates"}
+        assert set(described.gives) <= {"latency", "profile", "memory", "instructions", "intermediates", "state"}
         assert ("latency" in described.gives) <= (described.provenance is Provenance.MEASURED), "emulation has no time"
 
 

@@ -10,7 +10,7 @@ import pytest
 from lowerdeck.contracts.devices import DeviceError
 from lowerdeck.devices import host_native, wheel
 from lowerdeck.formats.etdump import read_etdump
-from tests.devices.programs import firsts, floats, self_test_job
+from tests.devices.programs import firsts, floats, program_with_state, self_test_job
 
 
 def test_it_executes_times_and_profiles(tmp_path: Path) -> None:
@@ -24,6 +24,13 @@ def test_it_executes_times_and_profiles(tmp_path: Path) -> None:
     times = read_etdump(executed.etdump)
     assert [(entry.chain, entry.instruction, entry.name) for entry in times] == [(0, 0, ""), (0, 1, "")]
     assert all(len(entry.ticks) == 7 for entry in times), "one per repetition"
+
+
+@pytest.mark.parametrize(("is_stream", "expected"), [(False, [[1], [4]]), (True, [[1], [5]])])
+def test_state_lasts_over_a_stream_alone(tmp_path: Path, is_stream: bool, expected: list[list[float]]) -> None:
+    program = program_with_state(tmp_path / "sum.pte")
+    job = self_test_job(tmp_path, program, keeps_state=True, is_stream=is_stream)
+    assert firsts(host_native.execute(host_native.Options(), job), 1) == expected
 
 
 def test_nothing_is_timed_where_nothing_is_asked_for(tmp_path: Path) -> None:

@@ -224,6 +224,12 @@ def test_state_returns_to_the_initial_one_without_another_transfer(
     assert firsts(executed, 1) == [[2], [20]]
 
 
+def test_state_lasts_over_a_stream_and_no_longer(start: Callable[..., serial_board.Options], tmp_path: Path) -> None:
+    """`lowerdeck run --on` dropped it between files; the board keeps a program, with its state, after a job."""
+    job, options = self_test_job(tmp_path, keeps_state=True, is_stream=True, timeout_s=30.0), start("counts")
+    assert [firsts(serial_board.execute(options, job), 1) for _ in range(2)] == [[[2], [21]]] * 2
+
+
 def test_a_program_that_is_built_in_is_not_replaced(start: Callable[..., serial_board.Options], tmp_path: Path) -> None:
     with pytest.raises(DeviceError, match=r"has the program 1234567890ab built in and takes no other; flash the firm"):
         serial_board.execute(start("built_in"), self_test_job(tmp_path, timeout_s=10.0))
@@ -268,7 +274,7 @@ def test_the_same_source_on_a_cortex_m3(tmp_path: Path) -> None:
             assert found is not None
             options = serial_board.Options(port=found[1], emulated=True)
             described = serial_board.describe(options)
-            assert (described.provenance, described.gives) == (Provenance.EMULATED, ()), "its time is not real"
+            assert (described.provenance, described.gives) == (Provenance.EMULATED, ("state",)), "its time is not real"
             work = tmp_path / "work"
             work.mkdir()
             executed = serial_board.execute(options, self_test_job(work, timeout_s=60.0))

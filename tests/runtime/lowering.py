@@ -20,6 +20,7 @@ from lowerdeck.artifacts.programs import read_program, write_program
 from lowerdeck.contracts.backends import Backend
 from lowerdeck.contracts.plan import DelegationPlan
 from lowerdeck.contracts.quantization import QuantizationScheme
+from lowerdeck.graph.state import without_hidden_writes
 from lowerdeck.runtime.loading import open_program
 from lowerdeck.runtime.program import HostProgram
 
@@ -99,7 +100,7 @@ def lower(
     backend: Any = backends.create(**({"name": target} | chosen | {"options": chosen["options"] | options}))
     scheme = QuantizationScheme(name="int8")
     with torch.no_grad():
-        exported = torch.export.export(model.eval(), samples[0])
+        exported = without_hidden_writes(torch.export.export(model.eval(), samples[0]))
     folder.mkdir(parents=True)
     # Through files, as between stages: preparing leaves marks on program and quantizer.
     with _inside(folder):

@@ -13,11 +13,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import mlflow
 import numpy as np
 import pytest
+import torch
 from mlflow.tracking import MlflowClient
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from torch import nn
 
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import read_json
@@ -29,6 +32,7 @@ from lowerdeck.tracking.store import find_or_create_run, opened
 from tests.conftest import Lowered
 from tests.handmade_build import write_build
 from tests.marks import quick_first
+from tests.runtime.lowering import lower
 
 TARGETS = ("ethos_u55_128", "neutron_imxrt700", "xnnpack_cpu")
 TRACKING = TrackingConfig(name="local")
@@ -260,6 +264,41 @@ def test_the_input_example_is_the_test_vector(tmp_path: Path, monkeypatch: pytes
     np.testing.assert_array_equal(example, sample)
     assert saved.signature is not None
     assert saved.signature.inputs.inputs[0].shape == (-1, 3, 8, 8)
+
+
+class Level(nn.Module):
+    """A decaying sum of its inputs: float32 [1 x 4] -> [1 x 4]."""
+
+    level: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.register_buffer("level", torch.ones(1, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.level.copy_(0.5 * self.level + x)
+        level: torch.Tensor = self.layer(self.level)
+        return level
+
+
+def test_several_samples_are_consecutive_calls_of_a_program_with_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each started from the initial state, and left it to the calls after them."""
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    values = torch.randn(10, 4)
+    built = lower(Level(), [(row[None],) for row in values], "xnnpack", tmp_path / "built")
+    with chdir(built.folder):
+        registry.save(tmp_path / "saved", "0" * 32, "m-0", read_json(paths.MANIFEST))
+    at_once, one_by_one = (mlflow.pyfunc.load_model(str(tmp_path / "saved")) for _ in range(2))
+    (expected,) = zip(*(one_by_one.predict(row[None].numpy()).values() for row in values), strict=True)
+    (found,) = at_once.predict(values.numpy()).values()
+    np.testing.assert_array_equal(found, np.concatenate(expected))
+    assert len({float(row[0, 0]) for row in expected}) > 5
+    following = [loaded.predict(values[:1].numpy()) for loaded in (at_once, one_by_one)]
+    np.testing.assert_array_equal(*(next(iter(answer.values())) for answer in following))
 
 
 def described(name: str, dtype: str = "float32", *, is_dynamic: bool = False) -> dict[str, object]:

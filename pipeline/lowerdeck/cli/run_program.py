@@ -143,7 +143,7 @@ def run_on_device(
     Raises:
         ProgramError: the device's runtime lacks something that the program needs.
         DeviceError: the device is absent, hung, crashed, or returned something else than outputs.
-        LowerdeckError: see `run_program`.
+        LowerdeckError: see `run_program`; or several files for a program with state, which the device does not keep.
     """
     from lowerdeck.cli.on_device import forward_of, kernel_definitions_of, open_device, report
     from lowerdeck.execution.chosen.device import settings_of
@@ -159,7 +159,7 @@ def run_on_device(
     settings = dataclasses.replace(
         settings_of(config), warm_up=0, repetitions=0, profile=False, kernel_definitions=definitions
     )
-    measured = measure(program, [run.inputs for run in runs], place, settings)
+    measured = measure(program, [run.inputs for run in runs], place, settings, is_stream=True)
     if measured.failure is not None:
         raise ProgramError(measured.failure)
     written: list[Path] = []

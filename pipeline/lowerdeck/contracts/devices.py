@@ -79,7 +79,8 @@ class DeviceDescription:
     provenance: Provenance
     """That of its metrics."""
     gives: tuple[str, ...]
-    """What it reports besides outputs: `latency`, `profile`, `memory`, `instructions`, `intermediates`."""
+    """What it reports besides outputs: `latency`, `profile`, `memory`, `instructions`, `intermediates`; and `state`,
+    where it executes the samples of a stream as consecutive calls (Job.is_stream)."""
     image: Callable[[], RuntimeImage] | None = None
     """Returns the runtime that executes programs there, which may import ExecuTorch; None where it is unknown, so that
     programs are not checked against it."""
@@ -137,6 +138,8 @@ class Job:
     """Whether to return what every instruction wrote for the first sample."""
     keeps_state: bool = False
     """Whether the result of a call depends on those before it: every sample needs a program that was just loaded."""
+    is_stream: bool = False
+    """Whether the samples are consecutive calls instead: the first one alone needs a program that was just loaded."""
     timeout_s: float = 600.0
     """Seconds for the whole job."""
     workdir: Path

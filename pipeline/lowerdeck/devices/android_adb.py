@@ -54,7 +54,7 @@ def describe(options: Options) -> DeviceDescription:
     return DeviceDescription(
         title=f"a compiled runner on Android by adb{f' ({options.serial})' if options.serial else ''}",
         provenance=Provenance.MEASURED,
-        gives=("latency", "profile", "memory"),
+        gives=("latency", "profile", "memory", "state"),
         lock=f"android_adb {options.serial or 'the only one'}",
         missing=tuple(missing),
     )

@@ -33,7 +33,7 @@ def describe(options: Options) -> DeviceDescription:
     return DeviceDescription(
         title=f"{_WHAT} ({platform.machine()}, {threads})",
         provenance=Provenance.MEASURED,
-        gives=("latency", "profile", "memory", "intermediates"),
+        gives=("latency", "profile", "memory", "intermediates", "state"),
         image=wheel_image,
         lock="host_native",  # two measurements at once would time each other
     )

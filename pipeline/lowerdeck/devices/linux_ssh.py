@@ -74,6 +74,7 @@ def describe(options: Options) -> DeviceDescription:
         provenance=Provenance.EMULATED if options.emulated else Provenance.MEASURED,
         gives=(
             "memory",
+            "state",
             *(() if options.emulated else ("latency", "profile")),
             *(("intermediates",) if options.runner is None else ()),
         ),

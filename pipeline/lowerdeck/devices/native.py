@@ -34,7 +34,7 @@ def request(job: Job, num_threads: int) -> bytes:
     """The runner's standard input for a job."""
     program = job.program.read_bytes()
     num_inputs = len(job.samples[0]) if job.samples else 0
-    settings = (job.warm_up, job.repetitions, int(job.profile), int(job.keeps_state), num_threads)
+    settings = (job.warm_up, job.repetitions, int(job.profile), int(job.keeps_state and not job.is_stream), num_threads)
     parts = [_line(len(program), len(job.samples), num_inputs, *settings), program]
     for sample in job.samples:
         for tensor in sample:

@@ -79,7 +79,7 @@ def describe(options: Options) -> DeviceDescription:
     return DeviceDescription(
         title=f"a board at the serial port {options.port}",
         provenance=Provenance.EMULATED if options.emulated else Provenance.MEASURED,
-        gives=() if options.emulated else ("latency",),
+        gives=("state",) if options.emulated else ("latency", "state"),
         lock=f"serial_board {options.port}",
         missing=tuple(missing),
     )
@@ -124,7 +124,7 @@ class _Board:
         name = self._prepare(program, digest)
         outputs, latencies_ms = [], list[float]()
         for number, sample in enumerate(job.samples):
-            if job.keeps_state:
+            if job.keeps_state and not (number and job.is_stream):
                 self._send(lines.written("reset"))
                 self._answer("ok")
             for index, tensor in enumerate(sample):

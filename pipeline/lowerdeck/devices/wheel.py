@@ -28,7 +28,7 @@ def request(job: Job, num_threads: int) -> bytes:
         "warm_up": job.warm_up,
         "repetitions": job.repetitions,
         "profile": job.profile,
-        "keeps_state": job.keeps_state,
+        "keeps_state": job.keeps_state and not job.is_stream,
         "num_threads": num_threads,
         "debug_buffer_bytes": _debug_buffer_bytes(program) if job.intermediates else 0,
     }

@@ -35,6 +35,7 @@ def measure(
     settings: Settings,
     *,
     intermediates: bool = False,
+    is_stream: bool = False,
 ) -> Measurement:
     """Execute and time a program on a device; of several boards, on the first free one that does not fail.
 
@@ -44,11 +45,13 @@ def measure(
         place: The device.
         settings: How to time.
         intermediates: Whether to return what every instruction wrote for the first sample, where the device can.
+        is_stream: Whether the samples are consecutive calls of a program with state, instead of each a first call.
 
     Raises:
         DeviceError: the device is absent, hung, crashed, or returned something else than outputs; of several boards,
             all of them.
-        LowerdeckError: the program is damaged, takes plain values, or the samples do not fit it.
+        LowerdeckError: the program is damaged, takes plain values, or the samples do not fit it; or the device cannot
+            keep the state of a stream.
     """
     data = program.read_bytes()
     try:
@@ -57,8 +60,21 @@ def measure(
     except (ValueError, StopIteration) as error:
         raise ProgramError(f"{program} is damaged, or has no method `forward`: {error}") from error
     _check_samples(method_info(method), samples)
+    if is_stream and len(samples) > 1 and _keeps_state(method) and "state" not in place.describe().gives:
+        raise LowerdeckError(
+            f"the program has state, so that the {len(samples)} samples are consecutive calls, and {place.name} starts "
+            "every call with the initial state. Give one sample, or use a device that gives `state` in the table of "
+            "`lowerdeck devices`, or this host (`lowerdeck run` without `--on`)"
+        )
     required = dataclasses.replace(required, kernel_definitions=settings.kernel_definitions)
-    work = _Work(data=data, method=method, required=required, samples=samples, intermediates=intermediates)
+    work = _Work(
+        data=data,
+        method=method,
+        required=required,
+        samples=samples,
+        intermediates=intermediates,
+        is_stream=is_stream,
+    )
     boards, failed = place.all_boards(), dict[str, DeviceError]()
     while True:
         locks = {name: place.module.describe(options).lock for name, options in boards.items() if name not in failed}
@@ -102,6 +118,7 @@ class _Work:
     required: Requirements
     samples: Sequence[Sequence[torch.Tensor]]
     intermediates: bool
+    is_stream: bool
 
     @property
     def sha256(self) -> str:
@@ -174,6 +191,7 @@ def _execute(
             profile=settings.profile and not {"profile", "instructions"}.isdisjoint(described.gives),
             intermediates=work.intermediates and "intermediates" in described.gives,
             keeps_state=_keeps_state(work.method),
+            is_stream=work.is_stream,
             timeout_s=settings.timeout_s,
             workdir=workdir,
         )

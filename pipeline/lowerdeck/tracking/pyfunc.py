@@ -62,7 +62,8 @@ class RegisteredProgram(PythonModel):
             context: Unused.
             model_input: Arrays with the element types and shapes of the signature: by input name, in order, or a single
                 one for a program with one input. Where the signature has -1 as the first dimension, the program takes
-                one sample, and b samples along it are executed in batches; each starts from the initial state.
+                one sample, and b samples along it are executed in batches; of a program with state, they are
+                consecutive calls.
             params: Unused.
 
         Returns:
@@ -89,9 +90,12 @@ class RegisteredProgram(PythonModel):
         return size if self._takes_batches and size > 1 else None
 
     def _calls(self, tensors: Sequence[torch.Tensor], batch: int) -> Iterator[tuple[Any, ...]]:
+        samples = [tuple(tensor[row : row + 1] for tensor in tensors) for row in range(batch)]
+        if self._program.has_state:
+            yield from (self._program(*sample) for sample in samples)
+            return
         for start in range(0, batch, _BATCH_SIZE):
-            rows = range(start, min(start + _BATCH_SIZE, batch))
-            yield from self._program.calls([tuple(tensor[row : row + 1] for tensor in tensors) for row in rows])
+            yield from self._program.calls(samples[start : start + _BATCH_SIZE])
 
     def _in_order(self, inputs: Array | Sequence[Array] | Mapping[str, Array]) -> Sequence[Array]:
         if isinstance(inputs, Mapping):
