@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from contextlib import chdir
 from pathlib import Path
@@ -139,10 +140,29 @@ def test_nothing_is_overwritten_or_half_made(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["dvc.yaml"]
 
 
+@pytest.mark.parametrize("name", ["plugins", "stages", "pipeline", ".lowerdeck", "dvc.yaml"])
+@pytest.mark.parametrize("is_link", [False, True])
+def test_a_file_or_a_link_to_nothing_where_a_folder_goes(tmp_path: Path, name: str, is_link: bool) -> None:
+    """It ended in a FileExistsError after many files had been written, or the link was replaced."""
+    place = tmp_path / name
+    if is_link:
+        place.symlink_to("nowhere")
+    else:
+        place.write_text("mine")
+    with pytest.raises(LowerdeckError, match=rf"{re.escape(name)} in .* would be overwritten, and nothing was written"):
+        create(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
 def test_a_file_in_its_place(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("")
     with pytest.raises(LowerdeckError, match="taken is a file"):
         create(tmp_path / "taken")
+    with pytest.raises(LowerdeckError, match="taken is a file"):
+        create(tmp_path / "taken" / "below")
+    (tmp_path / "link").symlink_to("nowhere")
+    with pytest.raises(LowerdeckError, match="link is a link to nothing"):
+        create(tmp_path / "link")
 
 
 def test_a_misspelt_example_writes_nothing(tmp_path: Path) -> None:

@@ -103,6 +103,19 @@ def test_what_cannot_be_added_writes_nothing(
     assert sorted(workspace.rglob("*.yaml")) == before
 
 
+def test_a_file_where_a_folder_goes_leaves_the_workspace_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its test was written, and then it ended in a FileExistsError."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("plugins", "conf"):
+        Path(name).write_text("mine")
+        with pytest.raises(LowerdeckError, match=f"^{name} must be a folder, and nothing was written"):
+            stubs.add("model", "my_net")
+        assert [path.name for path in tmp_path.iterdir()] == [name]
+        Path(name).unlink()
+
+
 def test_a_module_that_lacks_what_its_kind_needs_is_named(workspace: Path) -> None:
     from lowerdeck.config.compose import compose_params
     from lowerdeck.contracts.errors import ConfigurationError

@@ -7,7 +7,7 @@ not copied, because Hydra finds the package's options where they are.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,6 +44,17 @@ def generated_files() -> dict[str, bytes]:
     patterns = [line for line in _PATTERNS.read_text(encoding="utf-8").split() if not line.startswith("conf/")]
     found = sorted({path for pattern in patterns for path in root.glob(f"{pattern}{suffix}") if path.is_file()})
     return {path.relative_to(root).as_posix().removesuffix(suffix): path.read_bytes() for path in found}
+
+
+def in_the_way(folder: Path, names: Iterable[str | Path]) -> list[str]:
+    """What is no folder where one of these files in `folder` needs one: files and links to nothing, by path."""
+    above = {parent for name in names for parent in Path(name).parents}
+    return sorted(place.as_posix() for place in above if is_there(folder / place) and not (folder / place).is_dir())
+
+
+def is_there(path: Path) -> bool:
+    """Whether `path` is something, a link to nothing included."""
+    return path.exists() or path.is_symlink()
 
 
 def read_record(workspace: Path) -> Record:

@@ -101,11 +101,13 @@ def _starter_paths() -> list[Path]:
 
 
 def _check_free(folder: Path, files: Mapping[str, bytes]) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise LowerdeckError(f"{folder} is a file")
+    for place in (folder, *folder.parents):
+        if contents.is_there(place) and not place.is_dir():
+            raise LowerdeckError(f"{place} is a {'link to nothing' if place.is_symlink() else 'file'}")
     taken = [name for name, content in files.items() if _differs(folder / name, content)]
     if (folder / contents.CODE).is_dir() and not (folder / contents.CODE).is_symlink():
         taken.append(contents.CODE.as_posix())
+    taken += contents.in_the_way(folder, [*files, contents.CODE, contents.RECORD])
     if taken:
         raise LowerdeckError(
             f"{', '.join(taken)} in {folder.absolute()} would be overwritten, and nothing was written. Move them away, "
@@ -114,7 +116,7 @@ def _check_free(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def _differs(path: Path, content: bytes) -> bool:
-    return path.exists() and (not path.is_file() or path.read_bytes() != content)
+    return contents.is_there(path) and (not path.is_file() or path.read_bytes() != content)
 
 
 def _write(path: Path, content: bytes) -> bool:

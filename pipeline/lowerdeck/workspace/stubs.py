@@ -13,6 +13,7 @@ from lowerdeck.artifacts.files import write_text
 from lowerdeck.config.options import option_file, option_names
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.registry.components import did_you_mean
+from lowerdeck.workspace import contents
 
 KINDS = {
     "model": "model",
@@ -66,7 +67,9 @@ def add(kind: str, name: str, like: str | None = None) -> Added:
             f"{PLUGINS}/{name}.py": _render(kind, "plugin.py", values),
             f"conf/{group}/{name}.yaml": _render(kind, "option.yaml", values),
         }
-    if taken := [path for path in texts if Path(path).exists()]:
+    if blocked := contents.in_the_way(Path(), texts):
+        raise LowerdeckError(f"{', '.join(blocked)} must be a folder, and nothing was written; move away what is there")
+    if taken := [path for path in texts if contents.is_there(Path(path))]:
         raise LowerdeckError(f"{', '.join(taken)} would be overwritten, and nothing was written; choose another name")
     for path, text in texts.items():
         write_text(Path(path), text)
