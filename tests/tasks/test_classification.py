@@ -103,6 +103,7 @@ def test_scores_that_are_not_finite_count_and_have_no_confidence() -> None:
         (np.zeros((4, 2)), 0, r"returns shape \[1, 4, 2\] where classification needs scores"),
         (np.zeros(3), 3, "has the class 3 and the model 3 outputs"),
         (np.zeros(3), np.zeros((2, 2)), r"needs a class index as target, and the dataset has an array \[2, 2\]"),
+        (np.zeros(3), {"label": 1, "group": 7}, "by itself, and the dataset names the recording of each; remove what"),
     ],
 )
 def test_what_does_not_fit_is_refused(output: np.ndarray, target: object, message: str) -> None:  # type: ignore[type-arg]

@@ -2,7 +2,8 @@
 
 Each file contains `inputs` [n x ...], or `input_0`, `input_1`, ... for a model with several inputs, and optionally
 what the outputs are compared with: integer `labels` [n], or `targets` [n x ...] of any shape (values, masks, 0/1
-labels). Integer `groups` [n] name the recording that each sample belongs to; those of a recording have one label.
+labels). Integer `groups` [n] name the recording that each sample belongs to, for the task anomaly; those of a recording
+have one label.
 Neither format can contain code; numpy's pickles are refused.
 """
 

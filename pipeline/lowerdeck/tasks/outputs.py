@@ -92,6 +92,11 @@ def class_index(target: Any, num_classes: int, task: str) -> int:
     Raises:
         LowerdeckError: it is something else.
     """
+    if isinstance(target, Mapping) and {"label", "group"} == set(target):
+        raise LowerdeckError(
+            f"{task} judges every sample by itself, and the dataset names the recording of each; remove what names it "
+            "(`groups` in files of arrays, `dataset.options.group` of a table), or choose `task: anomaly`"
+        )
     if not isinstance(target, (int, np.integer)) or isinstance(target, bool):
         kind = f"an array {list(np.shape(target))}" if np.ndim(target) else type(target).__name__
         raise LowerdeckError(f"{task} needs a class index as target, and the dataset has {kind}")
