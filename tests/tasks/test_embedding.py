@@ -54,3 +54,11 @@ def test_embeddings_that_are_all_the_same_recall_nothing(value: float) -> None:
     found = judged("embedding", np.full((60, 6), value), IDENTITY.tolist(), recall_at=[1, 4]).metrics
     assert (found["float_recall_at_1"], found["float_recall_at_4"]) == (0.0, 0.0)
     assert found["float_equal_error_rate"] >= 0.5
+
+
+@pytest.mark.parametrize("num_values", [16, 33, 128])
+def test_one_vector_for_all_recalls_nothing_however_it_is_rounded(num_values: int) -> None:
+    """Products of equal columns differ in their last bit: 0.02 of 300 samples were recalled."""
+    vector = np.random.default_rng(1).normal(size=num_values).astype(np.float32)
+    found = judged("embedding", np.tile(vector, (300, 1)), [number // 2 for number in range(300)]).metrics
+    assert (found["float_recall_at_1"], found["float_recall_at_5"]) == (0.0, 0.0)

@@ -20,6 +20,8 @@ _ROWS = 256
 _PAIRS = 10_000
 """Pairs whose similarities are computed at a time."""
 _MAX_IDENTITIES = 2**31
+_ROUNDING = 1e-12
+"""Of a similarity: a product of matrices rounds equal vectors differently by their place."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -110,7 +112,7 @@ def _rank_of_first_match(vectors: Floats, identity: npt.NDArray[np.int64]) -> np
         match = is_same & (np.arange(len(identity)) != rows[:, None])
         best = np.where(match, similarity, -np.inf).max(axis=1)
         known = match.any(axis=1)
-        ranks[rows[known]] = ((similarity >= best[:, None]) & ~is_same).sum(axis=1)[known]
+        ranks[rows[known]] = ((similarity >= best[:, None] - _ROUNDING) & ~is_same).sum(axis=1)[known]
     return ranks
 
 

@@ -48,7 +48,7 @@ class Entry(Strict):
     device: dict[str, str] = field(default_factory=dict)
     """Where the metrics of a device come from: its name, provenance, and SHA-256 of the program and of its runtime."""
     intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """95 % intervals of metrics that are shares of samples."""
+    """95 % intervals of the metrics that have one."""
     not_measured: dict[str, str] = field(default_factory=dict)
     """Accuracies without a value, and why."""
     hashes: dict[str, str]
