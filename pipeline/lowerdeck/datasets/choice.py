@@ -63,7 +63,7 @@ def choose(split: Split, count: int | None, choice: Choice, seed: int, *, as_cal
 def _places(split: Split) -> Sequence[Any]:
     """What the stored order of the samples sorts by; streams, each of several calls, do not continue each other."""
     order: Sequence[Any] | None = getattr(split, "order", None)
-    return range(len(split)) if not order or split[0].following else order
+    return range(len(split)) if order is None or not len(order) or split[0].following else order
 
 
 def stratified(split: Split, count: int, seed: int) -> list[int]:
