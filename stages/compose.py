@@ -20,10 +20,7 @@ def main() -> None:
         config = compose(Path("params.yaml"), Path("conf"))
     check_installed(config)
     files.write_json(paths.CODE, stage_code(asdict(config), Path.cwd()))
-    text = render(config)
-    # An equal one keeps its time: metrics that are older than the configuration are taken for those of another build.
-    if not paths.CONFIG.is_file() or paths.CONFIG.read_bytes() != text.encode():
-        files.write_text(paths.CONFIG, text)
+    files.write_unless_equal(paths.CONFIG, render(config))
     watched = plain_values(Path("dvc.yaml").read_text(encoding="utf-8"))["stages"]["compose"]["deps"]
     for note in notes_on_unwatched(asdict(config), watched, read):
         print(f"compose: {note}")

@@ -14,17 +14,15 @@ def main() -> None:
     from lowerdeck.artifacts import paths
     from lowerdeck.artifacts.programs import write_program
     from lowerdeck.config.schema import ModelConfig
-    from lowerdeck.steps.eager_comparison import check_answers
-    from lowerdeck.steps.evaluate import check_task
-    from lowerdeck.steps.export import export
+    from lowerdeck.steps import eager_comparison, evaluate, export
 
     config = section(ModelConfig)
     layout = config.memory_format, config.input_dtypes, config.sequences_as_images or False
     model = chosen_model()
-    program = export(model, config.input_shapes, config.dynamic_shapes, *layout)
+    program = export.export(model, config.input_shapes, config.dynamic_shapes, *layout)
     dataset, task = chosen_dataset(build.seed), chosen_task()
-    check_answers(model, program, dataset.evaluation)
-    check_class_names(dataset, task, check_task(program, dataset, task))
+    eager_comparison.check_answers(model, program, dataset.evaluation)
+    check_class_names(dataset, task, evaluate.check_task(program, dataset, task))
     write_program(paths.EXPORTED, program)
 
 

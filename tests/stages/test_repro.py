@@ -281,6 +281,8 @@ def test_a_build_that_was_only_composed_again_and_is_not_recorded_is_reported(bu
         reported = built.project.run(sys.executable, "-m", "lowerdeck.cli", "report")
     finally:
         lineage.write_bytes(recorded)
+        for name in ("report.html", "explain.html", "model_explorer.json"):
+            (root / "build" / name).unlink(missing_ok=True)
     assert reported.returncode == 0, reported.stderr
 
 

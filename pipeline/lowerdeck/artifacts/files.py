@@ -65,6 +65,12 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode())
 
 
+def write_unless_equal(path: Path, text: str) -> None:
+    """`write_text`, but a file with this content keeps its time: what is older than it is taken for something else's."""
+    if not path.is_file() or path.read_bytes() != text.encode():
+        write_text(path, text)
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write `value` to `path` as indented JSON with sorted keys; NaN and infinities are rejected."""
     write_text(path, json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n")
