@@ -66,7 +66,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_unless_equal(path: Path, text: str) -> None:
-    """`write_text`, but a file with this content keeps its time: what is older than it is taken for something else's."""
+    """`write_text`, but a file with this content keeps its time, by which what is older is taken for stale."""
     if not path.is_file() or path.read_bytes() != text.encode():
         write_text(path, text)
 
