@@ -22,6 +22,7 @@ SETS_DATA = {
     ("models/checkpoints.py", "load_into"): "a state dict keeps its version as an attribute, without a public setter",
     ("models/exported.py", "build"): "an exported module refuses eval(), which callers call on every model",
     ("models/torchvision.py", "build"): "heads that only training needs are set to None",
+    ("notebook/builds.py", "in_workspace"): "modules of another workspace with the same names are put aside, and back",
     ("quantization/pt2e.py", "restore_observers"): "buffers of observers, see there",
     ("quantization/training.py", "_restore"): "buffers of observers and parameters",
 }

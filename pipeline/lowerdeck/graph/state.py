@@ -37,7 +37,7 @@ def with_own_state(program: ExportedProgram, *, check_guards: bool = False) -> t
     module = program.module(check_guards=check_guards)
     for name, value in initial_state(program).items():
         owner, _, key = name.rpartition(".")
-        setattr(module.get_submodule(owner), key, value.clone())
+        module.get_submodule(owner).register_buffer(key, value.clone())
     return module
 
 
