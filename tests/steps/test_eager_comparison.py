@@ -18,6 +18,7 @@ SHAPE = [1, 3, 8, 8]
 OTHERWISE: dict[str, Callable[[torch.Tensor], Any]] = {
     "compiling": lambda y: y.clamp(min=0) if torch.compiler.is_compiling() else y,
     "exporting": lambda y: (y.mean((2, 3)), y * 2 if torch.compiler.is_exporting() else y),
+    "no numbers": lambda y: (y / (y * 0) * 0 if torch.compiler.is_compiling() else y).mean(1),
     "type": lambda y: y.sigmoid() if type(y) is torch.Tensor else y.tanh(),
 }
 ALIKE: dict[str, Callable[[torch.Tensor], Any]] = {

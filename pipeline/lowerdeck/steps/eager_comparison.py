@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -47,6 +48,8 @@ def check_answers(model: torch.nn.Module, program: ExportedProgram, split: Split
     actual = TorchProgram(program)(tuple(inputs))
     try:
         expected = _answers(model, inputs)
+    except (OSError, MemoryError):  # a full memory, for example, says nothing about the model
+        raise
     except Exception as error:  # whatever the model raises where nothing traces it
         print(
             f"export: warning: the model was not compared with its program: it raised {type(error).__name__}: {error}"
@@ -103,7 +106,8 @@ def _difference(expected: torch.Tensor, actual: torch.Tensor) -> float:
     one, off = one[known], (other - one)[known]
     if not off.numel() or float(off.abs().max()) <= _NOTHING:
         return 0.0
-    return float(torch.linalg.vector_norm(off) / torch.linalg.vector_norm(one).clamp(min=_NOTHING))
+    share = float(torch.linalg.vector_norm(off) / torch.linalg.vector_norm(one).clamp(min=_NOTHING))
+    return math.inf if math.isnan(share) else share  # NaN, which is less than no bound, where the model has a number
 
 
 def _nearby(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
