@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.export import ExportedProgram
 
 from lowerdeck import backends
 from lowerdeck.artifacts import paths
@@ -83,14 +84,14 @@ class Finished:
 
 
 def lower(
-    model: torch.nn.Module,
+    model: torch.nn.Module | ExportedProgram,
     samples: Sequence[Inputs],
     target: str,
     folder: Path,
     transform: Callable[[Any], Any] | None = None,
     **options: Any,
 ) -> Lowered:
-    """Export, calibrate, quantize, partition and convert; the build is left below `folder`."""
+    """Export (a module, by torch alone), calibrate, quantize, partition and convert; the build is left in `folder`."""
     from lowerdeck.steps.calibrate import calibrate
     from lowerdeck.steps.convert import convert
     from lowerdeck.steps.partition import partition
@@ -99,8 +100,11 @@ def lower(
     chosen = TARGETS[target]
     backend: Any = backends.create(**({"name": target} | chosen | {"options": chosen["options"] | options}))
     scheme = QuantizationScheme(name="int8")
-    with torch.no_grad():
-        exported = without_hidden_writes(torch.export.export(model.eval(), samples[0]))
+    if isinstance(model, ExportedProgram):
+        exported = model
+    else:
+        with torch.no_grad():
+            exported = without_hidden_writes(torch.export.export(model.eval(), samples[0]))
     folder.mkdir(parents=True)
     # Through files, as between stages: preparing leaves marks on program and quantizer.
     with _inside(folder):

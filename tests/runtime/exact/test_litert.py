@@ -22,6 +22,7 @@ from lowerdeck.runtime.exact.litert import LitertProgram
 from lowerdeck.runtime.exact.litert_elementwise import Clamp
 from lowerdeck.runtime.exact.litert_layouts import Pad
 from lowerdeck.runtime.exact.nodes import UnsupportedGraphError
+from lowerdeck.steps.export import export
 from tests.project import REPOSITORY
 from tests.runtime.exact.litert_models import Spec, check_equal, constant, model, samples
 from tests.runtime.lowering import Lowered, lower
@@ -45,7 +46,8 @@ def partitions(build: Lowered) -> list[bytes]:
 )
 def test_operator_row(case: Case, tmp_path: Path) -> None:
     """The program of an operator's row, as the page of operators measures it."""
-    build = lower(program(case, quantized=True), samples_of(case, 4), "neutron", tmp_path / "build", **case.options)
+    exported = export(program(case, quantized=True), case.shapes)
+    build = lower(exported, samples_of(case, 4), "neutron", tmp_path / "build", **case.options)
     graphs = partitions(build)
     assert graphs
     for content in graphs:
