@@ -224,6 +224,16 @@ def test_state_returns_to_the_initial_one_without_another_transfer(
     assert firsts(executed, 1) == [[2], [20]]
 
 
+@pytest.mark.parametrize(("is_stream", "second"), [(False, 20), (True, 21)])
+def test_timed_executions_leave_outputs_of_a_program_with_state_alone(
+    start: Callable[..., serial_board.Options], tmp_path: Path, is_stream: bool, second: int
+) -> None:
+    """Those of the first sample were those of the last timed call, and a stream went on from there."""
+    job = self_test_job(tmp_path, warm_up=2, repetitions=5, keeps_state=True, is_stream=is_stream, timeout_s=30.0)
+    executed = serial_board.execute(start("counts"), job)
+    assert (firsts(executed, 1), len(executed.latencies_ms)) == ([[2], [second]], 5)
+
+
 def test_state_lasts_over_a_stream_and_no_longer(start: Callable[..., serial_board.Options], tmp_path: Path) -> None:
     """`lowerdeck run --on` dropped it between files; the board keeps a program, with its state, after a job."""
     job, options = self_test_job(tmp_path, keeps_state=True, is_stream=True, timeout_s=30.0), start("counts")

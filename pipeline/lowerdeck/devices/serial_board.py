@@ -11,7 +11,7 @@ import secrets
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from lowerdeck.contracts.devices import (
     DeviceDescription,
@@ -23,6 +23,11 @@ from lowerdeck.contracts.devices import (
 )
 from lowerdeck.devices import lines
 from lowerdeck.devices.tensors import split_outputs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lowerdeck.contracts.devices import DeviceTensor
 
 try:
     from termios import error as _TerminalError
@@ -124,15 +129,12 @@ class _Board:
         name = self._prepare(program, digest)
         outputs, latencies_ms = [], list[float]()
         for number, sample in enumerate(job.samples):
-            if job.keeps_state and not (number and job.is_stream):
-                self._send(lines.written("reset"))
-                self._answer("ok")
-            for index, tensor in enumerate(sample):
-                self._give("input", tensor.content, index=index)
-            repetitions = job.warm_up + job.repetitions if number == 0 and job.repetitions else 0
-            content, times = self._run(repetitions, digest, sum(not output.size_bytes for output in job.outputs))
+            content, _ = self._executed(job, sample, digest, is_first=not (number and job.is_stream))
             outputs.append(split_outputs(content, job.outputs, "the board", "\n".join(self.log)))
-            latencies_ms += times[job.warm_up :]
+        if job.samples and job.repetitions:  # the last one's outputs come back: of a program with state, others
+            repetitions = job.warm_up + job.repetitions
+            _, times = self._executed(job, job.samples[0], digest, is_first=True, repetitions=repetitions)
+            latencies_ms = times[job.warm_up :]
         return Execution(
             outputs=outputs,
             latencies_ms=latencies_ms,
@@ -140,6 +142,17 @@ class _Board:
             log="\n".join(self.log),
             notes=(f"executed by {name}",),
         )
+
+    def _executed(
+        self, job: Job, sample: Sequence[DeviceTensor], digest: str, *, is_first: bool, repetitions: int = 0
+    ) -> tuple[bytes, list[float]]:
+        """`_run` of one sample; a program with state begins with the initial one where the call is the first."""
+        if job.keeps_state and is_first:
+            self._send(lines.written("reset"))
+            self._answer("ok")
+        for index, tensor in enumerate(sample):
+            self._give("input", tensor.content, index=index)
+        return self._run(repetitions, digest, sum(not output.size_bytes for output in job.outputs))
 
     def _prepare(self, program: bytes, digest: str) -> str:
         """Have the board load the program; returns the name of its firmware."""
