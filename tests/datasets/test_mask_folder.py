@@ -59,6 +59,26 @@ def test_a_folder_of_folders_is_read_whole(tmp_path: Path) -> None:
         mask_folder.fingerprint(options)
 
 
+@pytest.mark.parametrize(("images", "masks"), [(".", "masks"), ("images", "images/masks"), ("masks/jpg", "masks")])
+def test_one_folder_may_lie_in_the_other(tmp_path: Path, images: str, masks: str) -> None:
+    """The images were taken for masks without an image, or the masks for images."""
+    for folder in (tmp_path / "calibration", tmp_path / "evaluation"):
+        for kind in (images, masks):
+            (folder / kind).mkdir(parents=True, exist_ok=True)
+            Image.new("L", (8, 8)).save(folder / kind / "0.png")
+    options = mask_folder.Options(root=str(tmp_path), images=images, masks=masks)
+    assert len(mask_folder.load(options, SHAPES, 0).evaluation) == 1
+
+
+def test_linked_folders_count(tmp_path: Path) -> None:
+    """They were left out without a word."""
+    options = stored(tmp_path / "data")
+    stored(tmp_path / "more")
+    for kind in ("images", "masks"):
+        (tmp_path / "data" / "evaluation" / kind / "street").symlink_to(tmp_path / "more" / "evaluation" / kind)
+    assert len(mask_folder.load(options, SHAPES, 0).evaluation) == 6
+
+
 def test_masks_that_are_stored_with_losses_are_refused(tmp_path: Path) -> None:
     """Indices in a .jpg became those of other classes."""
     options = stored(tmp_path)

@@ -22,7 +22,9 @@ from lowerdeck.fingerprints import data
 from lowerdeck.registry.bundled_data import where_to_get
 
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
-DESKTOP_METADATA_FILES = ("thumbs.db", "desktop.ini")
+_DESKTOP_METADATA_FILES = ("thumbs.db", "desktop.ini")
+_MAX_LINKS = 8
+"""Most links to folders on the way to a file: folders that link to each other have more ways than can be listed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,17 +207,39 @@ def list_files(
     )
 
 
-def files_below(folder: Path) -> list[Path]:
-    """All files in a folder and those below it, sorted by their paths, without hidden ones and those of desktops."""
-    found = []
-    for parent, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not _is_desktop_metadata(name)]
-        found += [Path(parent) / name for name in names if not _is_desktop_metadata(name)]
+def files_below(folder: Path, without: Path | None = None) -> list[Path]:
+    """All files in a folder and those below it, sorted by their paths, without hidden ones and those of desktops.
+
+    Links to folders are followed, unless they lead back to a folder that they are in.
+
+    Args:
+        folder: the folder
+        without: a folder that is left out where it is met
+
+    Raises:
+        LowerdeckError: folders are linked in folders that are linked, and so on, too often.
+    """
+    found, left_out = list[Path](), without and without.resolve()
+    passed: dict[Path, tuple[Path, ...]] = {folder: ()}  # folder -> where the links lie that led to it
+    for place, folders, names in os.walk(folder, followlinks=True):
+        parent = Path(place)
+        found += [parent / name for name in names if not _is_desktop_metadata(name)]
+        links = passed.pop(parent)
+        for name in [*folders]:
+            path = parent / name
+            target = path.resolve()
+            through = (*links, parent.resolve()) if path.is_symlink() else links
+            leads_back = through != links and any(link.is_relative_to(target) for link in through)
+            if _is_desktop_metadata(name) or target == left_out or leads_back:
+                folders.remove(name)
+            elif len(through) > _MAX_LINKS:
+                raise LowerdeckError(f"{path} is reached through more than {_MAX_LINKS} links to folders; remove some")
+            passed[path] = through
     return sorted(found)
 
 
 def _is_desktop_metadata(name: str) -> bool:
-    return name.startswith(".") or name.lower() in DESKTOP_METADATA_FILES
+    return name.startswith(".") or name.lower() in _DESKTOP_METADATA_FILES
 
 
 def _format_names(names: Iterable[str], num_named: int = 3) -> str:

@@ -94,9 +94,9 @@ def load(options: Options, input_shapes: Sequence[Sequence[int]], seed: int) -> 
 def _pairs(options: Options, split: str) -> tuple[list[Path], list[Path]]:
     """Images and masks of a split, in the order of their names; no masks where calibration has no folder of them."""
     root = Path(options.root) / split
-    images, masks = _by_stem(root / options.images), {}
+    images, masks = _by_stem(root / options.images, root / options.masks), {}
     if split == "evaluation" or (root / options.masks).is_dir():
-        masks = _by_stem(root / options.masks)
+        masks = _by_stem(root / options.masks, root / options.images)
         faults = [
             f"image {path.relative_to(root / options.images)} has no mask in {options.masks}"
             for stem, path in images.items()
@@ -111,11 +111,11 @@ def _pairs(options: Options, split: str) -> tuple[list[Path], list[Path]]:
     return list(images.values()), [masks[stem] for stem in images if masks]
 
 
-def _by_stem(folder: Path) -> dict[Path, Path]:
-    """Path below the folder without its suffix -> file."""
+def _by_stem(folder: Path, other: Path) -> dict[Path, Path]:
+    """Path below the folder without its suffix -> file; what is in the other one, which may lie in it, is left out."""
     if not folder.is_dir():
         raise LowerdeckError(f"image folder {folder} does not exist; correct dataset.options, or put the images there")
-    files = [path.relative_to(folder) for path in image_folder.files_below(folder)]
+    files = [path.relative_to(folder) for path in image_folder.files_below(folder, without=other)]
     faults = [
         f"{path} is no image; allowed are {', '.join(image_folder.SUFFIXES)}"
         for path in files
