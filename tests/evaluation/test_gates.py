@@ -110,6 +110,21 @@ def test_values_that_differ_differ_as_text(value: float, text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("value", "bound", "text"),
+    [
+        (0.9999999999999, 1, "is 0.9999999999999, less than the bound 1"),
+        (1234567890, 1234567890.5, "is 1234567890, less than the bound 1234567890.5"),
+        (0.98999, 0.99, "is 0.98999, less than the bound 0.99"),
+    ],
+)
+def test_a_value_never_reads_as_its_bound(value: float, bound: float, text: str) -> None:
+    """It was `is 1, less than the bound 1`."""
+    with pytest.raises(GateError) as caught:
+        check_gates({"min_float_auc": bound}, {"float_auc": value})
+    assert str(caught.value).endswith(text)
+
+
+@pytest.mark.parametrize(
     ("share", "text"), [(1.0, "100.0 %"), (0.9997, "99.9 %"), (0.9996, "99.9 %"), (0.973, "97.3 %"), (0.0, "0.0 %")]
 )
 def test_less_than_all_is_never_100_percent(share: float, text: str) -> None:

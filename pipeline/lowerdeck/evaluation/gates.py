@@ -59,14 +59,22 @@ def failed_gates(bounds: Mapping[str, float | None], metrics: Mapping[str, Any])
             failed[gate] = f"gates.{gate}: {name} is {value!r}, the bound is {exact(bound)}{advice}"
         # Negated comparisons, so that NaN fails.
         elif not (value >= bound if side == "min" else value <= bound):
-            relation = "less" if side == "min" else "more"
-            failed[gate] = f"gates.{gate}: {name} is {exact(value)}, {relation} than the bound {exact(bound)}"
+            relation = f"{'less' if side == 'min' else 'more'} than the bound {exact(bound, value)}"
+            failed[gate] = f"gates.{gate}: {name} is {exact(value, bound)}, {relation}"
     return failed
 
 
-def exact(value: float) -> str:
-    """The value with all significant digits: 0.98999 must not read 0.99 next to a bound of 0.99."""
-    return format(value, ".0f" if float(value).is_integer() else ".10g")
+def exact(value: float, other: float | None = None) -> str:
+    """The value with ten significant digits: 0.98999 must not read 0.99 next to a bound of 0.99.
+
+    Args:
+        value: The value.
+        other: What it stands next to; where that is different and would read the same, the value has all its digits.
+    """
+    if float(value).is_integer():
+        return format(value, ".0f")
+    text = format(value, ".10g")
+    return repr(float(value)) if other is not None and value != other and text == exact(other) else text
 
 
 def percent(share: float, digits: int = 1) -> str:

@@ -23,6 +23,8 @@ NOT_MEASURED = "not measured"
 """Replaces the metric of a program that this host cannot execute."""
 NOT_DEFINED = "not defined"
 """Replaces a metric that the samples do not define, e.g. the recall of a class that does not occur."""
+_LAST_BITS = 1e-12
+"""By which share of itself the sums of a metric may be off, for the order in which they are added."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +121,7 @@ def _values(
     judged = records.task if records.has_targets else {}
     for program, found in judged.items():
         measured = chosen.task.measure(chosen.options, found, weights)
-        values |= {f"{program}_{metric.name}": measured[metric.name] for metric in described}
+        values |= {f"{program}_{metric.name}": _without_last_bits(measured[metric.name]) for metric in described}
     for position, metric in enumerate(described):
         of_programs = {name: values[key] for name in judged if (key := f"{name}_{metric.name}") in values}
         suffix = f"_{metric.name}" if position else ""
@@ -130,10 +132,18 @@ def _values(
 def _drops(suffix: str, of_programs: Mapping[str, Floats], sign: int) -> dict[str, Floats]:
     """How much worse a metric becomes from program to program."""
     return {
-        name + suffix: sign * (of_programs[before] - of_programs[after])
+        name + suffix: _without_last_bits(sign * (of_programs[before] - of_programs[after]))
         for name, before, after in DROPS
         if before in of_programs and after in of_programs
     }
+
+
+def _without_last_bits(values: Any) -> Floats:
+    """1 for 0.9999999999999999, and so on for every number of up to six decimals: bounds are such numbers."""
+    with np.errstate(over="ignore"):
+        short = np.round(values, 6)
+    tidied: Floats = np.where(np.isclose(values, short, rtol=_LAST_BITS, atol=0.0), short, values)
+    return tidied
 
 
 def _fidelity(records: EvaluationRecords, weights: Floats) -> dict[str, Floats]:
@@ -146,9 +156,10 @@ def _fidelity(records: EvaluationRecords, weights: Floats) -> dict[str, Floats]:
     for pair, outputs in records.fidelity.items():
         of_outputs: dict[str, list[Floats]] = {}
         for spec in records.specs:
-            for kind, found in fidelity.measure(outputs[spec.name], weights).items():
+            for kind, computed in fidelity.measure(outputs[spec.name], weights).items():
                 if (name := _fidelity_name(pair, kind, spec.lsb is not None)) is None:
                     continue
+                found = _without_last_bits(computed)
                 if not spec.is_integer or kind.startswith(("error", "exact")) or all_integers:
                     of_outputs.setdefault(name, []).append(found)
                 if len(records.specs) > 1:
@@ -220,7 +231,7 @@ def _details(chosen: ChosenTask, records: EvaluationRecords, names: Sequence[str
             if kind == "classes" and number.isdecimal() and int(number) < len(names):
                 path = f"{kind}.{names[int(number)]}"
             if math.isfinite(value):
-                found[f"{path}{dot}{program}_{last}"] = float(value)
+                found[f"{path}{dot}{program}_{last}"] = float(_without_last_bits(value))
     return found
 
 

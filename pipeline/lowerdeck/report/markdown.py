@@ -23,10 +23,10 @@ def _lines(build: Build) -> Iterator[str]:
     yield ""
     yield from (f"- {plain_text(reason)}" for reason in (*found.reasons, *found.notes))
     for gate in found.gates:
-        value = "not measured" if gate.value is None else exact(gate.value)
+        value = "not measured" if gate.value is None else exact(gate.value, gate.bound)
         margin = "" if gate.margin is None else f", margin {100 * gate.margin:+.1f} %"
         judged = "passed" if gate.passed else "**failed**"
-        yield f"- {judged}: `{gate.name}` {exact(gate.bound)}, measured {value}{margin}"
+        yield f"- {judged}: `{gate.name}` {exact(gate.bound, gate.value)}, measured {value}{margin}"
     yield "\n| metric | value |\n| --- | --- |"
     for what, value in summary.rows(build.config, build.metrics, build.manifest):
         yield f"| {plain_text(what)} | {plain_text(value)} |"
