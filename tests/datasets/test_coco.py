@@ -51,6 +51,16 @@ def test_classes_are_positions_or_ids_with_their_names(tmp_path: Path) -> None:
     assert (dataset.num_classes, dataset.class_names[3], dataset.class_names[7]) == (8, "box", "ball")
 
 
+def test_ids_and_sizes_that_a_table_wrote_as_floats(tmp_path: Path) -> None:
+    """pandas writes 1.0 where a column has gaps, and `there is no category 1.0` was no help."""
+    images = [{"id": 10.0, "file_name": "a.png", "width": 32.0, "height": 24.0}]
+    options = stored(tmp_path, [BOX | {"id": 1.0, "image_id": 10.0, "category_id": 7.0}], images=images)
+    assert coco.load(options, SHAPES, 0).evaluation.target(0).classes.tolist() == [1]  # type: ignore[attr-defined]
+    for wrong in (7.5, True, "7", [7], float("inf")):
+        with pytest.raises(LowerdeckError, match="annotation 1: there is no category"):
+            coco.load(stored(tmp_path, [BOX | {"category_id": wrong}]), SHAPES, 0)
+
+
 @pytest.mark.parametrize("compressed", [False, True])
 def test_masks_are_those_of_the_library(tmp_path: Path, compressed: bool) -> None:
     polygon = [4, 8, 12, 8, 12, 20, 4, 20]

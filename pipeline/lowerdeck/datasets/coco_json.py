@@ -52,21 +52,22 @@ class _Reader:
 
     faults: list[str] = field(default_factory=list)
 
-    def listed(self, content: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
-        """The entries under `key` with an id of their own."""
+    def listed(self, content: Mapping[str, Any], key: str) -> dict[int, Mapping[str, Any]]:
+        """The entries under `key` with an id of their own, by that."""
         entries = content.get(key)
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
             self.faults.append(f"{key}: this must be a list of mappings")
-            return []
-        found: dict[Any, Mapping[str, Any]] = {}
+            return {}
+        found: dict[int, Mapping[str, Any]] = {}
         for row, entry in enumerate(entries):
-            number = entry.get("id", row if key == "annotations" else None)
-            if not isinstance(number, int) or number in found:
-                wrong = "is not an integer" if not isinstance(number, int) else "occurs twice"
-                self.faults.append(f"{key}[{row}]: id {number!r} {wrong}")
+            given = entry.get("id", row if key == "annotations" else None)
+            number = _whole(given)
+            if number is None or number in found:
+                wrong = "is not an integer" if number is None else "occurs twice"
+                self.faults.append(f"{key}[{row}]: id {given!r} {wrong}")
             else:
                 found[number] = entry
-        return list(found.values())
+        return found
 
 
 def read(path: Path, folder: Path, *, category_ids: bool, outlines: bool) -> Annotations:
@@ -84,25 +85,25 @@ def read(path: Path, folder: Path, *, category_ids: bool, outlines: bool) -> Ann
     content, reader = _content(path), _Reader()
     classes, names = _classes(reader, content, category_ids=category_ids)
     images: dict[int, tuple[Path, tuple[int, int]]] = {}
-    for entry in reader.listed(content, "images"):
-        size = entry.get("width"), entry.get("height")
-        if not all(isinstance(side, int) and side > 0 for side in size):
-            reader.faults.append(f"image {entry['id']}: width and height are {size[0]!r} and {size[1]!r}")
+    listed = reader.listed(content, "images")
+    for number, entry in listed.items():
+        size = _whole(entry.get("width")) or 0, _whole(entry.get("height")) or 0
+        if min(size) <= 0:
+            sides = f"{entry.get('width')!r} and {entry.get('height')!r}"
+            reader.faults.append(f"image {number}: width and height are {sides}")
             continue
         file = _image_file(folder, path, str(entry.get("file_name")))
         if file is None:
-            reader.faults.append(f"image {entry['id']}: there is no file {entry.get('file_name')!r} in {folder}")
+            reader.faults.append(f"image {number}: there is no file {entry.get('file_name')!r} in {folder}")
             continue
-        images[entry["id"]] = file, (int(size[0]), int(size[1]))  # type: ignore[arg-type]
+        images[number] = file, size
     objects: dict[int, list[Annotated]] = {number: [] for number in images}
-    listed = [entry.get("id") for entry in content.get("images") or () if isinstance(entry, dict)]
-    known = {number for number in listed if isinstance(number, int)}
-    for entry in reader.listed(content, "annotations"):
-        number = entry.get("image_id")
-        if not isinstance(number, int) or number not in known:
-            reader.faults.append(f"annotation {entry.get('id')}: there is no image {number!r}")
-        elif number in images and (one := _annotated(reader, entry, images[number][1], classes, outlines)):
-            objects[number].append(one)
+    for entry in reader.listed(content, "annotations").values():
+        image = _whole(entry.get("image_id"))
+        if image is None or image not in listed:
+            reader.faults.append(f"annotation {entry.get('id')}: there is no image {entry.get('image_id')!r}")
+        elif image in images and (one := _annotated(reader, entry, images[image][1], classes, outlines)):
+            objects[image].append(one)
     if not images and not reader.faults:
         reader.faults.append("it lists no images")
     raise_faults(path, reader.faults)
@@ -153,7 +154,7 @@ def _classes(
     reader: _Reader, content: Mapping[str, Any], *, category_ids: bool
 ) -> tuple[Mapping[int, int], tuple[str, ...]]:
     """Id of a category -> class index, and the names by class index."""
-    named = {entry["id"]: str(entry.get("name", entry["id"])) for entry in reader.listed(content, "categories")}
+    named = {number: str(entry.get("name", number)) for number, entry in reader.listed(content, "categories").items()}
     if not named and not reader.faults:
         reader.faults.append("categories: it lists none")
     if not category_ids:
@@ -182,10 +183,10 @@ def _annotated(
 ) -> Annotated | None:
     """One object; what is wrong with it is added to the reader's faults."""
     called, box, before = f"annotation {entry.get('id')}", entry.get("bbox"), len(reader.faults)
-    category = entry.get("category_id")
-    label = classes.get(category) if isinstance(category, int) else None
+    category = _whole(entry.get("category_id"))
+    label = None if category is None else classes.get(category)
     if label is None:
-        reader.faults.append(f"{called}: there is no category {category!r}")
+        reader.faults.append(f"{called}: there is no category {entry.get('category_id')!r}")
     outline = entry.get("segmentation")
     if outlines and (wrong := _outline_fault(outline, size)):
         reader.faults.append(f"{called}: segmentation {wrong}")
@@ -212,6 +213,13 @@ def _annotated(
         area=float(area) if isinstance(area, (int, float)) and _is_number(area) else width * height,
         outline=outline,
     )
+
+
+def _whole(value: Any) -> int | None:
+    """An id or a size, which a table with gaps writes as 1.0; None for what is no whole number."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _is_number(value: Any) -> bool:
