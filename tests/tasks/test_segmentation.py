@@ -8,6 +8,7 @@ from sklearn import metrics as library
 
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.evaluation import task_metrics
+from lowerdeck.tasks import segmentation
 from tests.tasks.judge import judged
 
 GENERATOR = np.random.default_rng(0)
@@ -33,6 +34,13 @@ def test_negative_pixels_have_no_class_whatever_ignore_is() -> None:
     for ignore in (None, 65535):
         found = judged("segmentation", SCORES, list(masks), ignore=ignore).metrics
         assert found == judged("segmentation", SCORES, list(MASKS)).metrics
+
+
+def test_pixels_without_a_class_are_drawn_in_neither_mask() -> None:
+    """Of masks of unsigned integers, they were drawn as class 255."""
+    mask = np.array([[0, 1], [255, 1]], np.uint8)
+    for drawn in segmentation.overlay(segmentation.Options(), {"scores": np.zeros((1, 2, 2, 2))}, mask, ()):
+        assert np.asarray(drawn.mask)[1, 0] == -1
 
 
 def test_one_channel_is_the_logit_of_class_1() -> None:

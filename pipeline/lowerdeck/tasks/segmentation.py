@@ -41,7 +41,7 @@ def record(options: Options, outputs: Mapping[str, Any], target: Any, inputs: Se
     """Numbers of pixels of each class: `both`, `actual` and `predicted`, int32 [classes]; `ignored`, of no class."""
     predicted, mask, num_classes = _judged(options, outputs, target)
     valid = ~_unknown(options, mask)
-    actual, predicted = mask[valid].astype(np.int64), predicted[valid]
+    actual, predicted = mask[valid], predicted[valid]
     if len(actual) and actual.max() >= num_classes:
         raise LowerdeckError(
             f"a mask has the classes {int(actual.min())} ... {int(actual.max())} and the model {num_classes}; correct "
@@ -72,7 +72,7 @@ def _unknown(options: Options, mask: Any) -> Any:
 
 
 def _judged(options: Options, outputs: Mapping[str, Any], target: Any) -> tuple[Any, Any, int]:
-    """The predicted class of every pixel, -1 where a score is NaN, the mask, and the number of classes."""
+    """The predicted class of every pixel, -1 where a score is NaN, the mask (int64), and the number of classes."""
     scores = output_choice.chosen(outputs, options.output)
     if scores.ndim != 3:
         raise LowerdeckError(
@@ -89,7 +89,7 @@ def _judged(options: Options, outputs: Mapping[str, Any], target: Any) -> tuple[
         )
     if len(scores) == 1:
         scores = np.concatenate([np.zeros_like(scores), scores])
-    return predicted_classes(scores, 0), mask, num_classes
+    return predicted_classes(scores, 0), mask.astype(np.int64), num_classes  # of whatever kind, it can hold -1
 
 
 def measure(options: Options, records: Mapping[str, Any], weights: Floats) -> Mapping[str, Floats]:
