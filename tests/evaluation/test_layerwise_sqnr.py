@@ -15,6 +15,7 @@ from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.baseline import read_baseline, read_layers, write_baseline
 from lowerdeck.artifacts.evaluation_results import read_classes, read_draws, write_evaluation
 from lowerdeck.artifacts.programs import read_program, write_program
+from lowerdeck.comparison.paired import read_hits
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.evaluation import LayerMetrics, OutputSpec, SampleOutputs
 from lowerdeck.contracts.quantization import QuantizationScheme
@@ -221,6 +222,15 @@ def test_a_class_without_a_name_is_not_called_like_another(tmp_path: Path, monke
     pairs = {"quantized": np.array([[1, 10], [0, 0], [3, 3]])}
     write_evaluation({}, Measured(metrics={}, draws={}, confusion=pairs, class_names=("1", "10", "2")), [])
     assert paths.CONFUSION.read_text().split() == ["actual,predicted", "10,class", "10", "1,1", "3,3"]
+
+
+def test_a_class_that_is_called_no_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that returned NaN for its samples was right, so that two programs that differ were taken for equal."""
+    monkeypatch.chdir(tmp_path)
+    pairs = {"quantized": np.array([[1, -1], [1, 1]])}
+    write_evaluation({}, Measured(metrics={}, draws={}, confusion=pairs, class_names=("cat", "no class")), [])
+    assert paths.CONFUSION.read_text().splitlines() == ["actual,predicted", "class 1,no class", "class 1,class 1"]
+    assert read_hits(paths.CONFUSION.read_text()).tolist() == [False, True]
 
 
 def test_what_is_no_class_is_called_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

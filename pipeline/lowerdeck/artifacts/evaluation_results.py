@@ -15,7 +15,7 @@ from lowerdeck.artifacts.task_pictures import write_pictures
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.evaluation.defects import defects
 from lowerdeck.evaluation.intervals import HIGH, LOW, wilson_interval
-from lowerdeck.evaluation.metric_names import NO_CLASS
+from lowerdeck.evaluation.metric_names import class_labels
 
 if TYPE_CHECKING:
     from lowerdeck.evaluation.task_metrics import Measured
@@ -62,19 +62,6 @@ def read_draws(content: bytes) -> dict[str, Any]:
         return dict(load(content))
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise LowerdeckError(f"{paths.DRAWS.name} of a build is damaged: {error}") from error
-
-
-def class_labels(names: Sequence[str]) -> Callable[[int], str]:
-    """Class index -> its name, or its number where it has no name of its own; NO_CLASS for -1."""
-
-    def label(index: int) -> str:
-        if index < 0:
-            return NO_CLASS
-        if index < len(names) and names.count(names[index]) == 1:
-            return names[index]
-        return f"class {index}" if str(index) in names else str(index)
-
-    return label
 
 
 def _write_classes(confusion: Mapping[str, Any], named: Callable[[int], str]) -> None:

@@ -18,7 +18,7 @@ from lowerdeck.contracts.detection import Boxes, Detections
 from lowerdeck.contracts.evaluation import OutputSpec, SampleOutputs
 from lowerdeck.contracts.pictures import Overlay, Timeline
 from lowerdeck.contracts.samples import Split
-from lowerdeck.evaluation.metric_names import NO_CLASS
+from lowerdeck.evaluation.metric_names import class_labels
 from lowerdeck.evaluation.records import ChosenTask
 from lowerdeck.evaluation.sample_groups import SampleGroup, SampleGroups
 from lowerdeck.evaluation.timelines import drawn_timeline
@@ -55,6 +55,7 @@ class WorstSamples:
 
     def __post_init__(self) -> None:
         self._groups = SampleGroups(self._consider)
+        self._named = class_labels(self.class_names)
 
     def add(self, sample: SampleOutputs) -> None:
         """Consider the next sample, which one program has executed; nothing is kept where the task draws nothing."""
@@ -140,13 +141,8 @@ class WorstSamples:
 
     def _said(self, overlay: Overlay) -> str:
         """The class of the whole image, with its score where a program chose it."""
-        name = "" if overlay.label is None else self._class_name(overlay.label)
+        name = "" if overlay.label is None else self._named(overlay.label)
         return name if overlay.score is None else f"{name} {overlay.score:.2f}"
-
-    def _class_name(self, label: int) -> str:
-        if label < 0:
-            return NO_CLASS
-        return self.class_names[label] if label < len(self.class_names) else str(label)
 
     def _drawn(self, image: Any, overlay: Overlay) -> Image.Image:
         pixels = _visible(image)
@@ -165,7 +161,7 @@ class WorstSamples:
             color = COLORS[label % len(COLORS)]
             left, top, right, bottom = (float(value) * factor for value in box)
             draw.rectangle((left, top, max(left, right - 1), max(top, bottom - 1)), outline=color, width=2)
-            name = self._class_name(label)
+            name = self._named(label)
             text = (name if score is None else f"{name} {score:.2f}").encode("ascii", "replace").decode()
             draw.rectangle(draw.textbbox((left + 2, top + 1), text), fill=color)
             draw.text((left + 2, top + 1), text, fill="black")
