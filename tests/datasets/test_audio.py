@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import soundfile
 
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.datasets import audio
@@ -46,6 +47,18 @@ def test_a_recording_that_is_cut_off_is_refused_and_a_streamed_one_is_not(tmp_pa
         assert len(declared(num_bytes)) == 8000
     with pytest.raises(LowerdeckError, match=r"a\.wav is cut off: its header declares more samples"):
         declared(len(data) + 2)
+
+
+@pytest.mark.parametrize(("container", "start"), [({"format": "RF64"}, b"RF64"), ({"endian": "BIG"}, b"RIFX")])
+def test_other_headers_of_wav_files(tmp_path: Path, container: dict[str, str], start: bytes) -> None:
+    """Those of long and of big-endian recordings were not looked at, and what was cut off counted as silence."""
+    path = tmp_path / "a.wav"
+    soundfile.write(path, tone(300, 0.5), RATE_HZ, **({"format": "WAV"} | container))
+    whole = path.read_bytes()
+    assert (whole[:4], len(audio.waveform(path, RATE_HZ))) == (start, 8000)
+    path.write_bytes(whole[:-2])
+    with pytest.raises(LowerdeckError, match=r"a\.wav is cut off: its header declares more samples"):
+        audio.waveform(path, RATE_HZ)
 
 
 @pytest.mark.parametrize("shape", [[1, 49, 40], [1, 1, 49, 40], [1, 49, 40, 1], [1, 1960]])

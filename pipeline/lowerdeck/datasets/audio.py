@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -20,6 +20,7 @@ SUFFIXES = (".wav", ".flac", ".ogg")
 Floats = npt.NDArray[np.float32]
 _STREAMED_BYTES = 0x7FFF_0000
 """Programs that write to a pipe declare at least so many bytes of data, or none."""
+_BYTE_ORDERS: Mapping[bytes, Literal["little", "big"]] = {b"RIFF": "little", b"RIFX": "big", b"RF64": "little"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,12 +97,16 @@ def waveform(path: Path, sample_rate_hz: int) -> Floats:
 def _is_cut_off(path: Path) -> bool:
     """Whether a .wav file has less data than it declares, of which libsndfile reads what there is."""
     with path.open("rb") as file:
-        start = file.read(12)
-        while (start[:4], start[8:]) == (b"RIFF", b"WAVE") and len(header := file.read(8)) == 8:
-            name, size = header[:4], int.from_bytes(header[4:], "little")
-            if name == b"data":
-                return size < _STREAMED_BYTES and file.tell() + size > path.stat().st_size
-            file.seek(size + size % 2, 1)
+        start, long_size = file.read(12), 0
+        order = _BYTE_ORDERS.get(start[:4]) if start[8:] == b"WAVE" else None
+        while order and len(header := file.read(8)) == 8:
+            name, size, place = header[:4], int.from_bytes(header[4:], order), file.tell()
+            if name == b"ds64":  # of RF64: the sizes of the file and of its data, in 64 bits
+                long_size = int.from_bytes(file.read(16)[8:], order)
+            elif name == b"data":
+                is_streamed = size >= _STREAMED_BYTES and not long_size
+                return not is_streamed and place + (long_size or size) > path.stat().st_size
+            file.seek(place + size + size % 2)
     return False
 
 
