@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ from lowerdeck.fingerprints.closures import (
     Sources,
     closure,
     code_digest,
+    model_code,
     stage_closures,
     stage_code,
     unwatched_by,
@@ -225,6 +229,64 @@ def test_code_that_code_of_the_user_imports_counts_though_plugins_does_not_list_
     assert "export" in changed_by(research.parent / "closures_helpers.py", config, root)
     outside = unwatched_by(config, ["plugins"])
     assert [Path(path).resolve() for path in outside] == [research.parent / "closures_helpers.py", research]
+
+
+@pytest.fixture
+def registry(workspace: Path, tmp_path: Path) -> Path:
+    """A workspace with a model that imports by a computed name, from a package that only another module imports."""
+    (tmp_path / "stages").symlink_to(workspace / "stages")
+    (tmp_path / "pipeline").symlink_to(workspace / "pipeline")
+    for file, text in {
+        "plugins/net.py": "from plugins import registry, body\n",
+        "plugins/registry.py": "import importlib\nhead = importlib.import_module('.'.join(('helpers', 'heads')))\n",
+        "plugins/body.py": "from helpers import blocks\n",
+        "helpers/__init__.py": "",
+        "helpers/blocks.py": "Block = 1\n",
+        "helpers/heads.py": "class Head: pass\n",
+    }.items():
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text(text)
+    return tmp_path
+
+
+@pytest.mark.parametrize("order", ["registry, body", "body, registry"])
+def test_packages_that_are_found_late_count_for_what_was_looked_at_before(registry: Path, order: str) -> None:
+    """An edit of the head rebuilt nothing where its package was found after the registry."""
+    (registry / "plugins" / "net.py").write_text(f"from plugins import {order}\n")
+    config = config_for("xnnpack", options={"factory": "plugins.net:make"})
+    before = model_code(config["model"], registry, ["plugins"])
+    assert "export" in changed_by(registry / "helpers" / "heads.py", config, registry)
+    (registry / "helpers" / "heads.py").write_text("class Head: wide = True\n")
+    assert model_code(config["model"], registry, ["plugins"]) != before
+
+
+@pytest.mark.parametrize("head", ["helpers.heads:Head", "helpers.heads.Head"])
+def test_an_import_path_into_a_package_that_is_found_late_counts(registry: Path, head: str) -> None:
+    (registry / "plugins" / "net.py").write_text("from plugins import body\n")
+    config = config_for("xnnpack", options={"factory": "plugins.net:make", "kwargs": {"head": head}})
+    before = model_code(config["model"], registry, ["plugins"])
+    assert "export" in changed_by(registry / "helpers" / "heads.py", config, registry)
+    (registry / "helpers" / "heads.py").write_text("class Head: wide = True\n")
+    assert model_code(config["model"], registry, ["plugins"]) != before
+
+
+def test_the_code_of_a_model_is_the_same_in_every_process(registry: Path) -> None:
+    """It depended on the seed of Python's hashes: two processes of a sweep recorded two builds."""
+    model = {"source": "factory", "options": {"factory": "plugins.net:make"}}
+    code = f"from pathlib import Path; from lowerdeck.fingerprints.closures import model_code\n\
+print(model_code({model}, Path.cwd(), ['plugins']))"
+    environment = dict(os.environ) | {"PYTHONPATH": str(REPOSITORY / "pipeline")}
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=registry,
+            env=environment | {"PYTHONHASHSEED": seed},
+            check=True,
+            capture_output=True,
+        ).stdout
+        for seed in "012"
+    }
+    assert len(digests) == 1
 
 
 def test_code_that_an_option_names_with_a_dot_counts(workspace: Path, tmp_path: Path) -> None:

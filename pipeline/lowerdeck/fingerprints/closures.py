@@ -29,7 +29,9 @@ _IMPORTS_BY_NAME = (b"importlib", b"pkgutil", b"__import__", b"hydra", b"pydoc",
 """Words in the source of a module that may import others by a name that it computes."""
 _INSTALLED = ("site-packages", "dist-packages")
 """Folders of packages that change with their version."""
-_TOOLS = frozenset({"torch", "torchao", "torchaudio", "torchvision", "executorch", "timm", "transformers", "numpy"})
+_TOOLS = frozenset(
+    {PACKAGE, "torch", "torchao", "torchaudio", "torchvision", "executorch", "timm", "transformers", "numpy"}
+)
 """Packages that are nobody's own code, even where they are used from a clone of their sources."""
 
 
@@ -96,7 +98,7 @@ class Sources:
 
     def own(self) -> dict[str, Path]:
         """The folder or file of each of the user's packages."""
-        places = {name: root / name for name, root in self.roots.items() if name not in (STAGES, PACKAGE)}
+        places = {name: root / name for name, root in sorted(self.roots.items()) if name not in (STAGES, PACKAGE)}
         return {name: place if place.is_dir() else place.with_suffix(".py") for name, place in places.items()}
 
     def add_imported(self, named: Imports) -> None:
@@ -142,17 +144,33 @@ class Node:
 
 
 def closure(
-    entries: Iterable[str], config: Mapping[str, Any], sources: Sources, known: dict[str, Node | None] | None = None
+    entries: Collection[str],
+    config: Mapping[str, Any],
+    sources: Sources,
+    known: dict[str, Node | None] | None = None,
+    options: Any = None,
 ) -> dict[str, Path]:
     """File by name of every module that `entries` can reach, and of their packages' data, sorted by name.
 
     Args:
         entries: Modules, e.g. `stages.export`.
         config: Resolved configuration as plain values; empty if no plug point is reached.
-        sources: Locations of modules.
+        sources: Locations of modules; those of the user's packages that turn out to be imported are added.
         known: Cache of nodes for the same configuration and sources; extended in place.
+        options: Values whose import paths are entries, too.
     """
     known = {} if known is None else known
+    while True:
+        number = len(sources.roots)
+        found = _reached_by((*entries, *_import_paths(options, sources.own())), config, sources, known)
+        if len(sources.roots) == number:
+            return dict(sorted(found.items()))
+        known.clear()  # what was looked at before lacks modules of the packages that were found after it
+
+
+def _reached_by(
+    entries: Iterable[str], config: Mapping[str, Any], sources: Sources, known: dict[str, Node | None]
+) -> dict[str, Path]:
     found: dict[str, Path] = {}
     waiting = list(entries)
     while waiting:
@@ -164,7 +182,7 @@ def closure(
         if (node := known[module]) is not None:
             found |= {module: node.file, **node.data}
             waiting += node.reached
-    return dict(sorted(found.items()))
+    return found
 
 
 def code_digest(modules: Mapping[str, Path], digest_of: Callable[[Path], str] = file_digest) -> str:
@@ -181,15 +199,10 @@ def model_code(model: Mapping[str, Any], workspace: Path, plugins: Sequence[str]
         plugins: Import prefixes of the user's own code.
     """
     sources = Sources.of_workspace(workspace, plugins)
-    named = {module_of("lowerdeck.models", model["source"]), *_import_paths(model, sources.own())}
-    found = closure((name for name in named if name.partition(".")[0] in sources.own()), {}, sources)
+    del sources.roots[PACKAGE]  # its code counts by stage
+    found = closure([module_of("lowerdeck.models", model["source"])], {}, sources, options=model)
     factory = sources.file(str(model["options"].get("factory")).partition(":")[0])
-    project = sources.roots[PACKAGE] / PACKAGE
-    kept = {
-        name: file
-        for name, file in found.items()
-        if file != factory and not file.is_relative_to(project) and file.stat().st_size
-    }
+    kept = {name: file for name, file in found.items() if file != factory and file.stat().st_size}
     return code_digest(kept) if kept else ""
 
 
@@ -201,8 +214,10 @@ def stage_closures(config: Mapping[str, Any], sources: Sources) -> dict[str, dic
         sources: Locations of modules.
     """
     names = {path.stem for path in (sources.roots[STAGES] / STAGES).glob("*.py")} - {"__init__", "compose"}
+    entries = {name: f"{STAGES}.{name}" for name in sorted(names)}
     known: dict[str, Node | None] = {}
-    return {name: closure([f"{STAGES}.{name}"], config, sources, known) for name in sorted(names)}
+    closure(entries.values(), config, sources, known)  # finds the packages that code of any stage imports
+    return {name: closure([entry], config, sources, known) for name, entry in entries.items()}
 
 
 def stage_code(config: Mapping[str, Any], workspace: Path) -> dict[str, str]:
@@ -282,7 +297,7 @@ def _reached(module: str, file: Path, config: Mapping[str, Any], sources: Source
             for name in sources.own():
                 yield from sources.modules_below(name)
     # A name imported from a package is often a module, which is then reached instead of the package.
-    modules = {f"{base}.{name}" if name and sources.file(f"{base}.{name}") else base for base, name in named.names}
+    modules = [f"{base}.{name}" if name and sources.file(f"{base}.{name}") else base for base, name in named.names]
     yield from modules
     for text in named.strings:
         if text.endswith(".py") and "/" not in text:
