@@ -289,6 +289,55 @@ print(model_code({model}, Path.cwd(), ['plugins']))"
     assert len(digests) == 1
 
 
+@pytest.mark.parametrize(
+    ("names", "is_input", "is_code"),
+    [
+        (("widths.json", "tables/deep/widths.csv", "tables/classes"), True, True),
+        (("README.md", "notes/plan.rst", "explore.ipynb", "runs/events.out.tfevents.1", "runs/train.log"), False, True),
+        ((".net.py.swp", "net.py~", "#net.py#", "tables/.DS_Store", ".ipynb_checkpoints/net.json"), False, False),
+    ],
+)
+def test_which_files_in_a_package_of_the_user_count(
+    registry: Path, names: tuple[str, ...], is_input: bool, is_code: bool
+) -> None:
+    """Any of them changed the fingerprint of the model."""
+    (registry / "plugins" / "__init__.py").touch()
+    config = config_for("xnnpack", options={"factory": "plugins.net:make"})
+    model, code = model_code(config["model"], registry, ["plugins"]), stage_code(config, registry)["export"]
+    for name in names:
+        file = registry / "plugins" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("1")
+        assert (model_code(config["model"], registry, ["plugins"]) != model) == is_input, name
+        assert (stage_code(config, registry)["export"] != code) == is_code, name
+        file.unlink()
+
+
+@pytest.mark.parametrize("place", ["deploy", "."])
+def test_a_workspace_in_a_package_of_the_user_is_no_part_of_it(
+    registry: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """A build changed the fingerprint of its own model."""
+    package = registry / "closures_around"
+    (package / "nets").mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "net.py").write_text("import importlib\n")
+    (package / "nets" / "small.py").write_text("Net = 1\n")
+    workspace = package / place
+    for file in ("params.yaml", "dvc.yaml", "sweeps/one/params.yaml", "sweeps/one/dvc.yaml"):
+        (workspace / file).parent.mkdir(parents=True, exist_ok=True)
+        (workspace / file).touch()
+    monkeypatch.syspath_prepend(registry)
+    model = {"source": "factory", "options": {"factory": "closures_around.net:make"}}
+    before = model_code(model, workspace, ["closures_around"])
+    for file in ("build/config.yaml", "dvc.lock", "mlflow/mlflow.db", "sweeps/one/plugins/net.py"):
+        (workspace / file).parent.mkdir(parents=True, exist_ok=True)
+        (workspace / file).write_text("1\n")
+        assert model_code(model, workspace, ["closures_around"]) == before, file
+    (package / "nets" / "small.py").write_text("Net = 2\n")
+    assert model_code(model, workspace, ["closures_around"]) != before
+
+
 def test_code_that_an_option_names_with_a_dot_counts(workspace: Path, tmp_path: Path) -> None:
     """An edit of a network that an installed library opens by the text of an option rebuilt nothing."""
     (tmp_path / "stages").symlink_to(workspace / "stages")

@@ -89,6 +89,18 @@ def test_files_that_a_models_options_name_count(tmp_path: Path) -> None:
     assert len({before, edited, model_digest(None, options)}) == 3
 
 
+@pytest.mark.parametrize("name", [".a.txt.swp", "a.txt~", "__pycache__/a.cpython-311.pyc", ".git/index"])
+def test_hidden_and_spare_files_of_a_folder_that_options_name_do_not_count(tmp_path: Path, name: str) -> None:
+    tables = tmp_path / "tables"
+    tables.mkdir()
+    (tables / "a.txt").write_text("1")
+    options = {"kwargs": {"tables": str(tables)}}
+    before = model_digest(str(tables), options)
+    (tables / name).parent.mkdir(exist_ok=True)
+    (tables / name).write_text("2")
+    assert model_digest(str(tables), options) == before
+
+
 def test_what_dvc_does_not_watch_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for folder in ("data/inputs/pictures", "elsewhere/pictures", "pictures"):

@@ -59,7 +59,8 @@ class ModelConfig(Strict):
     """Whether layers over sequences [n, c, l] are exported as layers over images [n, c, 1, l]; null for what the target
     needs: true on Cortex-M, and on Ethos-U for models with inputs of three dimensions."""
     fingerprint: str | None = None
-    """SHA-256 of the checkpoint, of the factory's source file and of your code that it imports. Written by compose."""
+    """SHA-256 of the checkpoint, of the factory's source file, of your code that it imports and of data in its
+    packages. Written by compose."""
 
 
 @dataclass(frozen=True, kw_only=True)

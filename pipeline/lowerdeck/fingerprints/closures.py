@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from lowerdeck.fingerprints.data import unwatched
-from lowerdeck.fingerprints.digests import IGNORED, digest, file_digest
+from lowerdeck.fingerprints.digests import UNREAD, digest, file_digest
 from lowerdeck.fingerprints.imports import KEPT, Imports, imports_of
 from lowerdeck.registry.components import module_of
 
@@ -29,6 +30,9 @@ _IMPORTS_BY_NAME = (b"importlib", b"pkgutil", b"__import__", b"hydra", b"pydoc",
 """Words in the source of a module that may import others by a name that it computes."""
 _INSTALLED = ("site-packages", "dist-packages")
 """Folders of packages that change with their version."""
+_NO_INPUT = re.compile(r"(?i)readme.*|.*\.(md|rst|ipynb|log)|events\.out\.tfevents\..*")
+"""Names of files that no model is made from, though a package may well read them: notes, and records of training."""
+_WORKSPACE = ("params.yaml", "dvc.yaml")
 _TOOLS = frozenset(
     {PACKAGE, "torch", "torchao", "torchaudio", "torchvision", "executorch", "timm", "transformers", "numpy"}
 )
@@ -128,7 +132,8 @@ class Sources:
         folder = self.own().get(package) if file is None else file.parent  # plugins/ may lack __init__.py
         if folder is None or (file is not None and file.name != "__init__.py"):
             return [package]
-        found = (path.relative_to(folder).with_suffix("") for path in sorted(folder.rglob("*.py")))
+        files = sorted(path for path in _files_below(folder) if path.suffix == ".py")
+        found = (path.relative_to(folder).with_suffix("") for path in files)
         return [".".join((package, *(part for part in path.parts if part != "__init__"))) for path in found]
 
 
@@ -140,7 +145,10 @@ class Node:
     reached: tuple[str, ...]
     """Modules that it reaches in one step; some names may be attributes instead."""
     data: Mapping[str, Path]
-    """Of a package, by path below it: files other than Python, such as templates, in folders without modules."""
+    """Of a package, by path below it: files other than Python, such as templates, in folders without modules.
+
+    Without hidden files, copies that editors keep, and workspaces, which have their builds in them.
+    """
 
 
 def closure(
@@ -193,6 +201,8 @@ def code_digest(modules: Mapping[str, Path], digest_of: Callable[[Path], str] = 
 def model_code(model: Mapping[str, Any], workspace: Path, plugins: Sequence[str]) -> str:
     """Digest of the user's own code that makes a model, beside the module of its factory; empty without any.
 
+    Data of packages counts, as in the code of stages, except notes and records of training.
+
     Args:
         model: The section of the configuration as plain values.
         workspace: Folder with stages/.
@@ -202,7 +212,11 @@ def model_code(model: Mapping[str, Any], workspace: Path, plugins: Sequence[str]
     del sources.roots[PACKAGE]  # its code counts by stage
     found = closure([module_of("lowerdeck.models", model["source"])], {}, sources, options=model)
     factory = sources.file(str(model["options"].get("factory")).partition(":")[0])
-    kept = {name: file for name, file in found.items() if file != factory and file.stat().st_size}
+    kept = {
+        name: file
+        for name, file in found.items()
+        if file != factory and file.stat().st_size and (file.suffix == ".py" or not _NO_INPUT.fullmatch(file.name))
+    }
     return code_digest(kept) if kept else ""
 
 
@@ -266,17 +280,30 @@ def _node(module: str, config: Mapping[str, Any], sources: Sources) -> Node | No
 
 
 def _data_of(package: str, folder: Path) -> dict[str, Path]:
-    files: dict[str, Path] = {}
-    for path in folder.iterdir():
-        if path.is_dir() and path.name not in IGNORED and not any(path.glob("*.py")):
-            files |= {
-                f"{package}/{file.relative_to(folder).as_posix()}": file
-                for file in path.rglob("*.*")
-                if file.is_file() and file.suffix != ".pyc" and not set(IGNORED) & set(file.relative_to(path).parts)
-            }
-        elif path.is_file() and path.suffix not in (".py", ".pyc"):
-            files[f"{package}/{path.name}"] = path
-    return files
+    found: list[Path] = []
+    for path in folder.iterdir() if not _is_workspace(folder) else ():
+        if path.is_dir():
+            found += _files_below(path) if _is_part(path) and not any(path.glob("*.py")) else ()
+        elif path.suffix != ".py" and _is_part(path):
+            found.append(path)
+    return {f"{package}/{file.relative_to(folder).as_posix()}": file for file in found if file.is_file()}
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    """Files in a folder of a package, and in all folders below it that are part of the package."""
+    for root, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if _is_part(Path(root, name))]
+        yield from (path for path in (Path(root, name) for name in names) if _is_part(path))
+
+
+def _is_part(path: Path) -> bool:
+    """Whether a file or folder in a package may be part of it."""
+    return not UNREAD.fullmatch(path.name) and not _is_workspace(path)
+
+
+def _is_workspace(path: Path) -> bool:
+    """Whether this is the folder of a workspace: a build, which changes files there, is not to change its own code."""
+    return all((path / name).is_file() for name in _WORKSPACE)
 
 
 def _parents(module: str) -> Iterator[str]:

@@ -72,7 +72,7 @@ def model_digest(weights: str | None, options: Mapping[str, Any], code: str = ""
     Args:
         weights: A file, a folder or a name.
         options: Those of the model; the source of `factory` (`module:name`) counts, and the contents of all files and
-            folders that they name.
+            folders that they name, of folders without hidden files, copies that editors keep, and bytecode.
         code: Digest of the user's code beyond that; empty without any.
     """
     total, factory = hashlib.sha256(), options.get("factory")
@@ -132,10 +132,11 @@ def _in_dvc_yaml(text: str) -> str:
 
 
 def _contents(path: Path) -> bytes | None:
-    """What a file holds, or a digest of a folder's files; None for what is neither."""
+    """What a file holds, or a digest of a folder's files without hidden and spare ones; None for what is neither."""
     if path.is_dir():
-        files = {file.relative_to(path).as_posix(): file for file in path.rglob("*") if file.is_file()}
-        return files_digest(files).encode()
+        names = (file.relative_to(path) for file in path.rglob("*") if file.is_file())
+        read = (name for name in names if not any(map(digests.UNREAD.fullmatch, name.parts)))
+        return files_digest({name.as_posix(): path / name for name in read}).encode()
     return path.read_bytes() if path.is_file() else None
 
 

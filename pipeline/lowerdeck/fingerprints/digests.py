@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from typing import Any
 ABSENT = "absent"
 """Digest of a missing path."""
 IGNORED = ("__pycache__", ".ipynb_checkpoints")
+UNREAD = re.compile(r"\..*|#.*#|.*(~|\.pyc)|__pycache__")
+"""Names of files and folders that no code reads: hidden ones, copies that editors keep, bytecode."""
 
 
 def digest(value: Any) -> str:
