@@ -278,6 +278,27 @@ def test_training_names_the_output_that_the_task_judges(composed: Compose) -> No
     assert trained(task_output=None) is None
 
 
+@pytest.mark.parametrize("declared", ["output: int = 0", "output: str = ''", "output: tuple[str, ...] = ('a', 'b')"])
+def test_an_option_that_is_no_name_of_an_output_does_not_hinder_training(
+    declared: str, composed: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`quantization.training.output: has to be a valid string, received: 0`, of a key that nobody had set."""
+    name = "own_task_" + hashlib.sha256(declared.encode()).hexdigest()[:8]
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "task.py").write_text(
+        "from dataclasses import dataclass\n\nTARGETS = ()\n\n\n"
+        f"@dataclass(frozen=True, kw_only=True)\nclass Options:\n    {declared}\n\n\n"
+        "def metrics(options): ...\ndef record(options, outputs, target): ...\ndef measure(options, records): ...\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    overrides = {"task": {"source": f"{name}.task"}}
+    training = composed(
+        plugins=[name], task="fidelity", quantization="int8_qat", overrides=overrides
+    ).quantization.training
+    assert training is not None
+    assert training.output is None
+
+
 def test_a_flavor_can_be_chosen_by_name_or_by_the_target(composed: Compose) -> None:
     assert composed(flavor="eiq_neutron_sdk").flavor.converter == "eiq_neutron_sdk"
     assert composed(**override("target.default_flavor", "eiq_neutron_sdk")).flavor.converter == "eiq_neutron_sdk"

@@ -98,7 +98,7 @@ def _trials(options: argparse.Namespace) -> tuple[Trials, int]:
     from lowerdeck.quantization.divisors import keep_divisors_in_float
     from lowerdeck.quantization.pt2e import prepare, restore_observers
     from lowerdeck.quantization.sensitivity import Trials
-    from lowerdeck.tasks import classification
+    from lowerdeck.tasks import classification, judged_name
     from lowerdeck.tasks.outputs import chosen_name
 
     build, quantizer = fix_arithmetic(), chosen_quantizer()
@@ -117,7 +117,7 @@ def _trials(options: argparse.Namespace) -> tuple[Trials, int]:
         dataclasses.replace(sample, inputs=(*to_memory_format(sample.inputs, layout), *state)) for sample in samples
     ]
     task, names = chosen_task().options, output_names(program)
-    output = names.index(chosen_name(names, getattr(task, "output", None)))
+    output = names.index(chosen_name(names, judged_name(task)))
     if dataset.structural or not isinstance(task, classification.Options):  # labels that are no classes of the output
         samples = [dataclasses.replace(sample, label=None) for sample in samples]
     prepared = prepare(program, quantizer)

@@ -185,7 +185,7 @@ def _with_trained_output(quantization: QuantizationConfig, task: Any) -> Quantiz
     training = quantization.training
     if training is None or training.output is not None:
         return quantization
-    training = dataclasses.replace(training, output=getattr(task, "output", None))
+    training = dataclasses.replace(training, output=tasks.judged_name(task))
     return dataclasses.replace(quantization, training=training)
 
 

@@ -6,7 +6,7 @@ and one YAML in conf/task. Modules without these names are helpers.
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 from lowerdeck.contracts.tasks import Task
 from lowerdeck.registry import components
@@ -27,3 +27,12 @@ def source(name: str) -> Task:
         ConfigurationError: it does not exist.
     """
     return cast(Task, components.load(__name__, name, DEFINES, "task"))
+
+
+def judged_name(options: Any) -> str | None:
+    """The output that a task's `options` name as `output`; None if they name none.
+
+    In a task of a plug-in, `output` may mean something else, e.g. an index.
+    """
+    name = getattr(options, "output", None)
+    return name if isinstance(name, str) and name else None
