@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from lowerdeck.artifacts.conversion import LayerEstimate, read_layer_estimates
 from lowerdeck.artifacts.files import write_json, write_text
@@ -113,6 +114,8 @@ def test_a_program_without_room_on_its_board_is_not_drawn_as_if_it_fitted() -> N
     found = made(flavor={"name": "sdk"}, metrics=missing)
     assert found.verdict.text == "Ships if it fits"
     assert "lack 48,984 bytes" in found.verdict.notes[0]
+    advice = yaml.safe_load(found.verdict.notes[0].split("`")[1])  # params.yaml takes a set's name as `gates:`
+    assert advice == {"overrides": {"gates": {"max_estimated_memory_shortfall_bytes": 0}}}
     built = read_build()
     page = report.render(built)
     assert "Ships if it fits" in page

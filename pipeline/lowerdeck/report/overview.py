@@ -154,7 +154,7 @@ def _misfit(metrics: Mapping[str, Any]) -> str:
     if not (missing := metrics.get(f"estimated_{SHORTFALL}")):
         return ""
     lack = f"the target's memories lack {missing:,} bytes ({Provenance.ESTIMATED.by(OWN_TOOL)})"
-    return f"{lack}; `gates: {{{_FITS}: 0}}` refuses such a build"
+    return f"{lack}; `overrides: {{gates: {{{_FITS}: 0}}}}` refuses such a build"
 
 
 def _next_command(build: Build, failed: Mapping[str, str]) -> str:
