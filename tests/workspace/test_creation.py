@@ -101,16 +101,27 @@ def test_a_workspace_that_git_would_ignore_is_refused(tmp_path: Path, line: str)
     create(tmp_path / "deploy")
 
 
-@pytest.mark.parametrize(("line", "place"), [("/build/*", "."), ("config.yaml", "deploy"), ("build/**", ".")])
+@pytest.mark.parametrize(
+    ("line", "place"),
+    [
+        ("/build/*", "."),
+        ("config.yaml", "deploy"),
+        ("build/**", "."),
+        ("**/build/**", "deploy"),
+        ("metrics.json", "deploy"),
+    ],
+)
 def test_lines_that_its_own_ones_overrule_are_no_obstacle(tmp_path: Path, line: str, place: str) -> None:
-    """They were asked for before its own ones were there."""
+    """They were asked for before its own ones were there, or hid all metrics without a word."""
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
     (tmp_path / ".gitignore").write_text(f"{line}\n")
     create(tmp_path / place)
-    kept = tmp_path / place / "build" / "config.yaml"
-    kept.parent.mkdir()
-    kept.touch()
-    subprocess.run(["git", "add", kept], cwd=tmp_path, check=True, capture_output=True)
+    metrics = [f"{stage}/metrics.json" for stage in ("baseline", "evaluate", "measure", "track")]
+    for name in ("config.yaml", "code.json", *metrics):
+        kept = tmp_path / place / "build" / name
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.touch()
+        subprocess.run(["git", "add", kept], cwd=tmp_path, check=True, capture_output=True)
 
 
 def test_a_repository_that_git_refuses_is_not_taken_for_none(tmp_path: Path) -> None:
