@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import shutil
 import subprocess
@@ -75,12 +76,12 @@ def test_nothing_recorded_yet(workspace: Path) -> None:
         lowerdeck.load("abcd", workspace=workspace)
 
 
-def load_with_a_part(workspace: Path, part: str) -> None:
-    """Compose with a task of the user's, the module `part`."""
+def load_with_a_part(workspace: Path, part: str, text: str = "") -> None:
+    """Compose with a task of the user's, the module `part`, at whose end `text` stands."""
     path = workspace.joinpath(*part.split(".")).with_suffix(".py")
     path.parent.mkdir(exist_ok=True)
     (path.parent / "__init__.py").touch()
-    path.write_text(Path(fidelity.__file__).read_text())
+    path.write_text(Path(fidelity.__file__).read_text() + text)
     params = workspace / "params.yaml"
     before = params.read_text()
     judge = {"task": "fidelity", "plugins": [part.partition(".")[0]], "overrides": {"task": {"source": part}}}
@@ -105,6 +106,33 @@ def test_parts_of_two_workspaces_are_not_mixed_up(workspace: Path, tmp_path: Pat
     load_with_a_part(workspace, "parts.first")
     load_with_a_part(tmp_path / "second", "parts.second")
     load_with_a_part(workspace, "parts.first")
+
+
+@pytest.mark.parametrize("extended", ["append(LIBRARY)", "insert(0, LIBRARY)"])
+def test_a_part_finds_what_it_imports_late(workspace: Path, extended: str) -> None:
+    """The folders that it had added to `sys.path` as it was imported were missing in the second build."""
+    name = f"late_{extended.partition('(')[0]}"
+    library, found = workspace / name, list(sys.path)
+    text = f"""
+
+import importlib, sys
+from dataclasses import dataclass
+from pathlib import Path
+LIBRARY = {str(library)!r}
+sys.path.{extended}
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    def __post_init__(self) -> None:
+        for file in Path(LIBRARY).glob("*.py"):
+            importlib.import_module(file.stem)
+"""
+    library.mkdir()
+    load_with_a_part(workspace, f"plugins.{name}", text)
+    (library / f"{name}_part.py").touch()
+    importlib.invalidate_caches()
+    load_with_a_part(workspace, f"plugins.{name}", text)
+    assert f"{name}_part" in sys.modules
+    assert sys.path == found
 
 
 def test_a_script_in_the_workspace_keeps_its_folder_first(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import chdir, contextmanager
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 
 _SHOWN = ("delegated_share", "delegated_macs_share", "partitions", "program_bytes", "planned_memory_bytes")
 """Metrics of the table in a notebook, below the first one of the task; those that a build lacks are left out."""
+
+_ADDED: dict[Path, tuple[Sequence[str], Sequence[str]]] = {}
+"""What plug-ins of a workspace put on `sys.path`: they do so once, when they are imported, and may import later."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,17 +157,27 @@ def load(selector: str, workspace: Path | str = ".") -> Build:
 def in_workspace(workspace: Path | str) -> Iterator[None]:
     """Make it the current folder, from which plugins/ is imported, too, as by the command."""
     with chdir(workspace):
-        found, others = list(sys.path), _loaded_from_others(Path.cwd())
+        here, found = Path.cwd(), list(sys.path)
+        others = _loaded_from_others(here)
         for name in others:
             del sys.modules[name]
-        sys.path.append(str(Path.cwd()))
+        first, last = _ADDED.get(here, ((), ()))
+        sys.path[:] = [*first, *found, str(here), *last]
         try:
             yield
         finally:
+            _ADDED[here] = _added({*found, str(here)})
             sys.path[:] = found
             for name in _modules({name.partition(".")[0] for name in others}):
                 del sys.modules[name]
             sys.modules.update(others)
+
+
+def _added(known: set[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """The entries of `sys.path` beside the `known` ones: those in front of them, and the others."""
+    first = list(takewhile(lambda entry: entry not in known, sys.path))
+    last = [entry for entry in sys.path[len(first) :] if entry not in known]
+    return list(dict.fromkeys(first)), list(dict.fromkeys(last))
 
 
 def _loaded_from_others(here: Path) -> dict[str, ModuleType]:
