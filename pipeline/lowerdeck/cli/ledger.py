@@ -91,7 +91,7 @@ def _diff(options: argparse.Namespace) -> None:
     from lowerdeck.release.ledger.entries import TOLERANCES_NAME, parsed, read
 
     tolerances = read_tolerances(LEDGER / TOLERANCES_NAME)
-    found = difference(parsed(dict(_files_of(options.revision))), read(LEDGER), tolerances)
+    found = difference(parsed(dict(_files_of(options.revision)), options.revision), read(LEDGER), tolerances)
     if options.json:
         print(json.dumps(dataclasses.asdict(found), indent=2))
     elif options.md:
@@ -114,7 +114,7 @@ def _files_of(revision: str) -> Iterator[tuple[str, str]]:
     listed = _git("ls-tree", "-r", "--name-only", f"{revision}^{{commit}}", "--", f"{LEDGER.as_posix()}/")
     for name in listed.splitlines():
         if name.endswith(".yaml") and Path(name).name != TOLERANCES_NAME:
-            yield f"{name} at {revision}", _git("show", f"{revision}:./{name}")
+            yield name, _git("show", f"{revision}:./{name}")
 
 
 def _git(*arguments: str) -> str:

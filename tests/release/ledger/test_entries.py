@@ -170,6 +170,36 @@ def test_a_file_under_the_name_that_earlier_versions_gave_it_is_replaced(capsys:
         assert f"{present} and {former} are both of the model 'my net'; delete the one that is out of date" in error
 
 
+@pytest.mark.parametrize("model", ["my net", "a net"])
+def test_a_revision_with_two_files_of_a_model_has_the_one_that_is_written_now(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No other file could be compared with it, whatever was deleted."""
+    present = LEDGER / file_name(model)
+    former = LEDGER / {"my net": "my_net.yaml", "a net": "z.yaml"}[model]
+    built({"delegated_accuracy": 0.5}, model={"name": model})
+    ledger("update")
+    outdated = present.read_text()
+    built(model={"name": model})
+    ledger("update")
+    former.write_text(outdated)
+    commit()
+    former.unlink()
+    capsys.readouterr()
+    assert ledger("diff", "HEAD") == 0
+    assert capsys.readouterr().out == "nothing differs from HEAD\n"
+
+
+def test_a_former_file_stays_until_the_new_one_is_written() -> None:
+    model = "a " + "b" * 300  # no file can have such a name
+    built(model={"name": "my net"})
+    ledger("update")
+    former = LEDGER / "my_net.yaml"
+    former.write_text((LEDGER / file_name("my net")).read_text().replace("my net", model))
+    assert ledger("update") == 1
+    assert former.is_file()
+
+
 def test_a_model_does_not_overwrite_another_one_under_its_former_name() -> None:
     built(model={"name": "my net"})
     ledger("update")
@@ -387,7 +417,7 @@ def test_the_ledger_of_the_repository_has_the_build_of_its_commit() -> None:
     metrics, chain = (json.loads(committed(path)) for path in (paths.METRICS, paths.LINEAGE))
     entry = entry_of(config, metrics, chain)
     path = LEDGER / file_name(config.model.name)
-    assert parsed({path.as_posix(): committed(path)})[config.model.name][entry.name] == entry
+    assert parsed({path.as_posix(): committed(path)}, "HEAD")[config.model.name][entry.name] == entry
 
 
 def test_every_figure_that_tolerances_name_is_one_of_a_build() -> None:

@@ -132,18 +132,19 @@ def update(folder: Path, builds: Iterable[tuple[str, Entry]]) -> Updated:
                 "them, e.g. by its run's id"
             )
         given[model][entry.name] = entry
-    updated, files = Updated(), _files(_texts(folder))
+    updated, files = Updated(), _files_in(folder)
     ledger = dict(files.values())
-    for file, (model, _) in files.items():
-        if Path(file).name != file_name(model):
-            given.setdefault(model, {})
-            Path(file).unlink()
+    renamed = {Path(file): model for file, (model, _) in files.items() if not _is_named(file, model)}
+    # First, because another model of these builds may get the name of such a file.
+    given = {model: {} for model in renamed.values()} | given
     for model, entries in given.items():
         known = ledger.get(model, {})
         for name, entry in entries.items():
             kind = "added" if name not in known else "unchanged" if known[name] == entry else "changed"
             getattr(updated, kind).append(f"{model}: {name}")
         write_text(folder / file_name(model), rendered(model, known | entries))
+    for file in renamed.keys() - {folder / file_name(model) for model in given}:
+        file.unlink()
     return updated
 
 
@@ -153,48 +154,53 @@ def read(folder: Path) -> Ledger:
     Raises:
         LowerdeckError: one of its files cannot be read, or two are of the same model.
     """
-    return parsed(_texts(folder))
+    return dict(_files_in(folder).values())
 
 
-def _texts(folder: Path) -> dict[str, str]:
-    """The content of the files of the ledger in `folder`, by path."""
-    files = sorted(path for path in folder.glob("*.yaml") if path.name != TOLERANCES_NAME)
-    return {path.as_posix(): path.read_text(encoding="utf-8") for path in files}
-
-
-def parsed(texts: Mapping[str, str]) -> Ledger:
-    """The ledger from the content of its files by name.
-
-    Raises:
-        LowerdeckError: a file has no valid entries, or the model of another one; the message names it.
-    """
-    return dict(_files(texts).values())
-
-
-def _files(texts: Mapping[str, str]) -> dict[str, tuple[str, dict[str, Entry]]]:
-    """Name of a file -> its model, and the model's entries."""
-    import yaml
-
-    files: dict[str, tuple[str, dict[str, Entry]]] = {}
-    for name, text in texts.items():
-        try:
-            values = yaml.safe_load(text)
-            model, stored = str(values["model"]), dict(values["entries"])
-        except (yaml.YAMLError, TypeError, KeyError, ValueError) as error:
+def _files_in(folder: Path) -> dict[str, tuple[str, dict[str, Entry]]]:
+    """The ledger in `folder`: path of a file -> its model, and the model's entries."""
+    paths = sorted(path for path in folder.glob("*.yaml") if path.name != TOLERANCES_NAME)
+    files = {path.as_posix(): _file(path.as_posix(), path.read_text(encoding="utf-8")) for path in paths}
+    file_of: dict[str, str] = {}
+    for name, (model, _) in files.items():
+        if (other := file_of.setdefault(model, name)) != name:
             raise LowerdeckError(
-                f"{name} is not a file of the ledger: {error}; restore it with `git checkout`"
-            ) from None
-        if same := [other for other, (known, _) in files.items() if known == model]:
-            raise LowerdeckError(
-                f"{same[0]} and {name} are both of the model {model!r}; delete the one that is out of date. "
+                f"{other} and {name} are both of the model {model!r}; delete the one that is out of date. "
                 f"`lowerdeck ledger update` writes {file_name(model)}"
             )
-        files[name] = (model, {})
-        for key, entry in stored.items():
-            checked, problems = validate(Entry, entry, f"{name}: {key}")
-            raise_problems(problems)
-            files[name][1][key] = checked
     return files
+
+
+def parsed(texts: Mapping[str, str], revision: str) -> Ledger:
+    """The ledger at a git revision, from the content of its files by path.
+
+    Of several files of a model, which nobody can delete there, the one counts that is named as `update` names it.
+
+    Raises:
+        LowerdeckError: a file has no valid entries; the message names it.
+    """
+    files = {name: _file(f"{name} at {revision}", text) for name, text in texts.items()}
+    return dict(files[name] for name in sorted(files, key=lambda name: _is_named(name, files[name][0])))
+
+
+def _is_named(file: str, model: str) -> bool:
+    return Path(file).name == file_name(model)
+
+
+def _file(name: str, text: str) -> tuple[str, dict[str, Entry]]:
+    """The model and the entries in the content of a file of the ledger, which messages call `name`."""
+    import yaml
+
+    try:
+        values = yaml.safe_load(text)
+        model, stored = str(values["model"]), dict(values["entries"])
+    except (yaml.YAMLError, TypeError, KeyError, ValueError) as error:
+        raise LowerdeckError(f"{name} is not a file of the ledger: {error}; restore it with `git checkout`") from None
+    entries = {}
+    for key, entry in stored.items():
+        entries[key], problems = validate(Entry, entry, f"{name}: {key}")
+        raise_problems(problems)
+    return model, entries
 
 
 def rendered(model: str, entries: Mapping[str, Entry]) -> str:
