@@ -68,7 +68,9 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         config = write_build(gates={"name": "strict", "min_quantized_accuracy": 0.7, "max_program_bytes": 1000})
         write_json(Path("build/track/lineage.json"), lineage.trace(config))
         write_text(Path("build/report.html"), report.render(read_build(), has_comparison=True))
-        write_text(Path("build/explain.html"), explanation_page.render(network(), "tiny", has_report=True))
+        write_text(
+            Path("build/explain.html"), explanation_page.render(network(), "tiny", has_report=True, has_bundle=True)
+        )
         write_text(Path("build/compare.html"), compared())
     return {name: folder / "build" / f"{name}.html" for name in PAGES}
 

@@ -132,7 +132,7 @@ def _write_pages(console: Console, plan: DelegationPlan, named: NamedPlan | None
     from lowerdeck.artifacts.measurements import read_profile
     from lowerdeck.config import load
     from lowerdeck.pages.explanation import export, page
-    from lowerdeck.report.build import current_run_page, is_younger
+    from lowerdeck.report.build import current_lineage, current_run_page, report_is_current
 
     if named is not None:
         place = paths.BUILD / f"explain_{re.sub(r'[^A-Za-z0-9]+', '_', named.origin).strip('_')[:60]}.html"
@@ -140,9 +140,16 @@ def _write_pages(console: Console, plan: DelegationPlan, named: NamedPlan | None
         console.print(f"\nthe whole graph: {place}", highlight=False, soft_wrap=True)
         return
     config = load.read_config(paths.CONFIG) if paths.CONFIG.is_file() else None
-    has_report = all(is_younger(file, paths.METRICS) for file in (paths.REPORT, paths.FIRMWARE_ZIP))
-    page_of_run, profile = current_run_page(), read_profile()
-    for name, text in export.render(plan, config, tried, profile, page_of_run, has_report=has_report).items():
+    rendered = export.render(
+        plan,
+        config,
+        tried,
+        read_profile(),
+        current_run_page(),
+        has_report=report_is_current(),
+        has_bundle=paths.FIRMWARE_ZIP.is_file() and current_lineage() is not None,
+    )
+    for name, text in rendered.items():
         write_text(paths.BUILD / name, text)
     pages = f"the whole graph: {paths.EXPLANATION}; for Model Explorer: {paths.MODEL_EXPLORER}"
     console.print(f"\n{pages}", soft_wrap=True)

@@ -28,9 +28,10 @@ def _report(options: argparse.Namespace) -> None:
 
     build = read_build()
     write_text(paths.REPORT, report.render(build, has_comparison=is_younger(paths.COMPARISON, paths.METRICS)))
-    if not is_younger(paths.EXPLANATION, paths.PLAN):  # else it may have what `explain --try` measured
-        for name, text in export.render(build.plan, build.config, (), read_profile(), build.run_page).items():
-            write_text(paths.BUILD / name, text)
+    tried, has_bundle = export.tried_before(build.plan, build.config), build.lineage is not None
+    pages = export.render(build.plan, build.config, tried, read_profile(), build.run_page, has_bundle=has_bundle)
+    for name, text in pages.items():
+        write_text(paths.BUILD / name, text)
     if options.md:
         print(as_markdown(build), end="")
     else:

@@ -14,7 +14,7 @@ from lowerdeck.evaluation.defects import defects
 from lowerdeck.pages import report_drawings, task_section
 from lowerdeck.pages.rendering import render as render_page
 from lowerdeck.report import summary
-from lowerdeck.report.build import Build
+from lowerdeck.report.build import Build, identity
 from lowerdeck.report.overview import overview
 from lowerdeck.report.quantization import HEADER, tensor_rows
 from lowerdeck.tracking.content import flat
@@ -49,6 +49,7 @@ def render(build: Build, *, has_comparison: bool = False) -> str:
             *filter(None, [build.manifest["converter"]["caveat"]]),
         ],
         verdict=first.verdict,
+        identity=identity(build.config, build.manifest),
         links=_links(has_comparison, has_bundle=build.lineage is not None),
         run_page=build.run_page,
         quality_name=first.quality_name,

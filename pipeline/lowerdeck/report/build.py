@@ -128,8 +128,26 @@ def is_younger(page: Path, file: Path) -> bool:
     return page.is_file() and file.is_file() and page.stat().st_mtime_ns >= file.stat().st_mtime_ns
 
 
+def report_is_current() -> bool:
+    """Whether report.html is there, and of the configuration, program and metrics in build/."""
+    files = (paths.CONFIG, paths.MANIFEST)
+    if not (is_younger(paths.REPORT, paths.METRICS) and all(file.is_file() for file in files)):
+        return False
+    # Times alone do not tell: files that DVC links from its cache have those of the day when they were made.
+    return identity(load.read_config(paths.CONFIG), read_json(paths.MANIFEST)) in paths.REPORT.read_text(
+        encoding="utf-8", errors="replace"
+    )
+
+
+def identity(config: Config, manifest: Mapping[str, Any]) -> str:
+    """What tells a build from others: its build key, and the SHA-256 of its program."""
+    return f"{build_key(config, manifest)} {manifest['program']['sha256']}"
+
+
 def current_lineage() -> Mapping[str, Any] | None:
     """The lineage in build/; None until `track` has recorded this build."""
+    if not (paths.CONFIG.is_file() and paths.MANIFEST.is_file()):
+        return None
     return _current_lineage(load.read_config(paths.CONFIG), read_json(paths.MANIFEST))
 
 
@@ -144,8 +162,6 @@ def _current_lineage(config: Config, manifest: Mapping[str, Any]) -> Mapping[str
 
 def current_run_page() -> RunPage | None:
     """The page of the MLflow run of the build in build/; None until `track` has recorded this build."""
-    if not (paths.CONFIG.is_file() and paths.MANIFEST.is_file()):
-        return None
     return _recorded_page(current_lineage())
 
 

@@ -5,6 +5,8 @@ The page is self-contained, allows its only script by digest, and escapes all te
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -30,7 +32,9 @@ def render(
     profile: Profile | None = None,
     *,
     has_report: bool = False,
+    has_bundle: bool = False,
     run_page: RunPage | None = None,
+    digest: str = "",
 ) -> str:
     """The page for `plan`, e.g. with model and target as the title; equal arguments give equal bytes.
 
@@ -39,8 +43,10 @@ def render(
         title: What it is the plan of.
         tried: Changes that were tried, with their gain.
         profile: What boxes cost on a device, by which they can be coloured; None where none measured it.
-        has_report: Whether report.html and firmware.zip of the same build stand beside the page.
+        has_report: Whether report.html of the same build stands beside the page.
+        has_bundle: Whether firmware.zip of the same build does.
         run_page: The page of the build's MLflow run; None without one.
+        digest: What `tried_in` knows the page by.
     """
     costs = {} if profile is None else profile.of_nodes()
     graph, index_of = PlanGraph(plan), {node.name: index for index, node in enumerate(plan.nodes)}
@@ -55,12 +61,32 @@ def render(
         box_width=BOX_WIDTH,
         box_height=BOX_HEIGHT,
         legend=_legend(plan, index_of, number_of),
-        links=[("report", "report.html"), ("bundle for firmware", "firmware.zip")] if has_report else [],
+        links=[
+            *([("report", "report.html")] if has_report else []),
+            *([("bundle for firmware", "firmware.zip")] if has_bundle else []),
+        ],
         run_page=run_page,
         causes=_causes(graph, tried, index_of),
         reasons=[_reasons(group, index_of, sum(node.macs for node in plan.nodes)) for group in groups(graph)],
-        data={"nodes": [_node(graph, node, _cost(profile, costs.get(node.name))) for node in plan.nodes]},
+        data={
+            "nodes": [_node(graph, node, _cost(profile, costs.get(node.name))) for node in plan.nodes],
+            "digest": digest,
+            "tried": {
+                trial.change.text: {"before": trial.before, "after": trial.after, "failure": trial.failure}
+                for trial in tried
+            },
+        },
     )
+
+
+def tried_in(page: str, plan: DelegationPlan, digest: str) -> list[Trial]:
+    """The changes that were tried when `render` returned `page`; none if it was not for `plan` and with `digest`."""
+    found = re.search(r'<script type="application/json" id="plan">(.*?)</script>', page)
+    data = json.loads(found[1]) if found else {}
+    if data.get("digest") != digest:
+        return []
+    changes = [cause.change for cause in causes(PlanGraph(plan))]
+    return [Trial(change=change, **data["tried"][change.text]) for change in changes if change.text in data["tried"]]
 
 
 def _profile(profile: Profile, plan: DelegationPlan) -> dict[str, Any]:
