@@ -70,6 +70,27 @@ def test_every_way_to_save_loads_exactly(tmp_path: Path, suffix: str, save: Call
         assert torch.equal(loaded.state_dict()[name], value), name
 
 
+@pytest.mark.parametrize(
+    ("name", "wrappers"),
+    [("model", ""), ("model", "model."), ("module", "module."), ("model", "model._orig_mod."), ("net", "module.net.")],
+)
+def test_models_whose_names_begin_like_a_wrappers(tmp_path: Path, name: str, wrappers: str) -> None:
+    """A Lightning module of a network with `self.model`, or a parallel one of `self.module`, was refused."""
+    trained, loaded = nn.ModuleDict({name: network()}), nn.ModuleDict({name: network()})
+    save_file(prefixed(trained.state_dict(), wrappers), tmp_path / "a.safetensors")
+    checkpoints.load_into(loaded, str(tmp_path / "a.safetensors"))
+    assert torch.equal(loaded.get_parameter(f"{name}.3.weight"), trained.get_parameter(f"{name}.3.weight"))
+
+
+@pytest.mark.parametrize("wrapper", ["", "module."])
+def test_wrapped_weights_of_an_older_layout_are_renamed(tmp_path: Path, wrapper: str) -> None:
+    """No name of the file is one of the model's; the module knows them."""
+    old, new = nn.utils.weight_norm(nn.Linear(4, 2, bias=False)), nn.Linear(4, 2, bias=False)
+    save_file(prefixed(old.state_dict(), wrapper), tmp_path / "a.safetensors")
+    checkpoints.load_into(nn.utils.parametrizations.weight_norm(new), str(tmp_path / "a.safetensors"))
+    torch.testing.assert_close(new.weight, old.weight)
+
+
 def test_counters_that_old_checkpoints_lack_are_not_missed(tmp_path: Path) -> None:
     state = {name: value for name, value in network().state_dict().items() if "num_batches" not in name}
     save_file(state, tmp_path / "old.safetensors")

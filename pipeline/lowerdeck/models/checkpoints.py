@@ -6,7 +6,7 @@ import json
 import pickle
 import re
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -278,25 +278,28 @@ def _refused_name(error: pickle.UnpicklingError) -> str:
 def _without_wrappers(
     state: Mapping[str, torch.Tensor], model: torch.nn.Module
 ) -> tuple[dict[str, Any] | None, dict[str, torch.Tensor]]:
-    """Layout versions and tensors, without a prefix that all names have in the file but not in the model."""
+    """Layout versions and tensors, without prefixes that all names have in the file and that the model lacks.
+
+    Its own names may begin with one of WRAPPERS, too; those in the file lose as many as make most names the model's.
+    """
+    own = model.state_dict().keys()
     metadata: dict[str, Any] | None = getattr(state, "_metadata", None)
     tensors = dict(state)
-    if "n_averaged" in tensors and "n_averaged" not in model.state_dict():
+    if "n_averaged" in tensors and "n_averaged" not in own:
         del tensors["n_averaged"]  # the counter of torch.optim.swa_utils.AveragedModel
-    while (prefix := _wrapper(tensors, model)) is not None:
+    found = [(metadata, tensors)]
+    while (prefix := _wrapper(tensors)) is not None:
         tensors = {name.removeprefix(prefix): value for name, value in tensors.items()}
         if metadata is not None:
             metadata = {name.removeprefix(prefix): value for name, value in metadata.items()}
-    return metadata, tensors
+        found.append((metadata, tensors))
+    # Modules may rename all entries of an older version; then the wrapper that the model has tells.
+    return max(found, key=lambda each: (len(own & each[1].keys()), _wrapper(each[1]) == _wrapper(own)))
 
 
-def _wrapper(tensors: Mapping[str, Any], model: torch.nn.Module) -> str | None:
-    """A prefix that all names have in the file, but not in the model."""
-    for prefix in WRAPPERS:
-        wrapped = bool(tensors) and all(name.startswith(prefix) for name in tensors)
-        if wrapped and not all(name.startswith(prefix) for name in model.state_dict()):
-            return prefix
-    return None
+def _wrapper(names: Collection[str]) -> str | None:
+    """The one of WRAPPERS that all names begin with."""
+    return next((prefix for prefix in WRAPPERS if names and all(name.startswith(prefix) for name in names)), None)
 
 
 def _raise_mismatch(model: torch.nn.Module, weights: str, faults: Mapping[str, list[str]]) -> None:
