@@ -181,6 +181,18 @@ def test_a_module_that_refuses_eval_is_explained(plugin: Plugin) -> None:
         factory.build(factory.Options(factory=f"{module}:Net"), None)
 
 
+@pytest.mark.parametrize("weights", [None, "data/checkpoints/resnet8_digits.safetensors"])
+def test_a_lazy_model_has_to_be_called_in_the_factory(plugin: Plugin, weights: str | None) -> None:
+    """With weights, it ended in an unforeseen ValueError."""
+    module = plugin(
+        "import torch\nfrom torch import nn\n\ndef lazy():\n    return nn.Sequential(nn.LazyConv2d(4, 3))\n\n"
+        "def called():\n    model = lazy().eval()\n    model(torch.zeros(1, 3, 8, 8))\n    return model\n"
+    )
+    with pytest.raises(ConfigurationError, match=r"lazy returned a Sequential whose 0\.weight, 0\.bias have no shape"):
+        factory.build(factory.Options(factory=f"{module}:lazy"), weights)
+    assert factory.build(factory.Options(factory=f"{module}:called"), None)(torch.zeros(1, 3, 8, 8)).numel() == 144
+
+
 def test_the_current_folder_stays_whatever_the_factory_does(
     plugin: Plugin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -61,8 +61,8 @@ def build(options: Options, weights: str | None) -> torch.nn.Module:
         torch.nn.Module: in eval mode
 
     Raises:
-        ConfigurationError: the factory fails or returns something else, its module refuses eval(), or the checkpoint
-            does not fit.
+        ConfigurationError: the factory fails or returns something else, its module is lazy or refuses eval(), or the
+            checkpoint does not fit.
     """
     import_paths.split_import_path(options.factory, _KEY, _EXAMPLE)
     create = import_paths.import_callable(options.factory, _KEY)
@@ -80,6 +80,7 @@ def build(options: Options, weights: str | None) -> torch.nn.Module:
             f"{options.factory} returned a {type(model).__name__}; it must return a torch.nn.Module. Name a class "
             "derived from it, or a function that returns an instance."
         )
+    _check_initialized(options, model)
     if weights is not None:
         checkpoints.load_into(model, weights)
     try:
@@ -89,6 +90,19 @@ def build(options: Options, weights: str | None) -> torch.nn.Module:
             f"{options.factory} returned a {type(model).__name__} whose eval() raised {type(error).__name__}: {error}. "
             "A program computes what the model does in eval mode: let eval() succeed, e.g. by calling super().train()"
         ) from error
+
+
+def _check_initialized(options: Options, model: torch.nn.Module) -> None:
+    """Neither weights nor torch.export take layers such as LazyConv2d before their first call."""
+    from torch.nn.parameter import is_lazy
+
+    named = (*model.named_parameters(), *model.named_buffers())
+    if lazy := [name for name, value in named if is_lazy(value)]:
+        raise ConfigurationError(
+            f"{options.factory} returned a {type(model).__name__} whose {', '.join(lazy[:3])} have no shape yet, as "
+            "lazy layers have none before their first call. Call the model once in the factory, before it returns it: "
+            "model.eval()(torch.zeros(SHAPE))"
+        )
 
 
 def _check_kwargs(options: Options, accepted: signatures.Parameters | None) -> None:
