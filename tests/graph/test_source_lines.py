@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,9 @@ def test_what_stands_around_a_model_or_what_it_calls_is_no_line_of_it() -> None:
     called = f"{REPOSITORY}/pipeline/lowerdeck/graph/recurrent_layers.py"
     assert source_line(trace((around, 50), ("nets/whole.py", 3), (called, 41))) == "nets/whole.py:3"
     assert source_line(trace((around, 50))) == ""
+    step, standard = f"{REPOSITORY}/pipeline/lowerdeck/steps/export.py", contextlib.__file__
+    assert source_line(trace((step, 60), ("nets/whole.py", 3), (standard, 81))) == "nets/whole.py:3"
+    assert source_line(trace((step, 60), (standard, 81))) == ""
 
 
 def test_the_innermost_line_of_the_model_counts() -> None:

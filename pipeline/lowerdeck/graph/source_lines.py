@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import os
 import re
+import sysconfig
+import traceback
 from pathlib import Path
 
 _FRAME = re.compile(r'(?<=File ")(?P<path>.*?)(?P<rest>", line (?P<line>\d+))(?=, in |$)', re.MULTILINE | re.DOTALL)
 """A frame of a stack trace; the names of folders may contain quotes and line breaks."""
 _PACKAGES = ("/site-packages/", "/dist-packages/")
-_NOT_A_MODEL = ("torch/", "torchao/", "executorch/", "lowerdeck/graph/", "lowerdeck/quantization/", "<")
+_NOT_A_MODEL = (
+    *("torch/", "torchao/", "executorch/", "numpy/", "<"),
+    *(f"lowerdeck/{package}/" for package in ("compat", "graph", "quantization", "steps")),
+)
 """Prefixes of frames outside the model's code, which stand around it or which it calls; `<` marks generated code."""
+_STANDARD_LIBRARY = f"{sysconfig.get_path('stdlib')}{os.sep}"
 _CODE = Path(__file__).parents[2]
 
 
@@ -41,6 +47,13 @@ def source_line(stack_trace: str | None) -> str:
     """
     for frame in reversed(list(_FRAME.finditer(stack_trace or ""))):
         file = relative_path(frame["path"])
-        if not file.startswith(_NOT_A_MODEL):
+        standard = frame["path"].startswith(_STANDARD_LIBRARY) and not any(each in frame["path"] for each in _PACKAGES)
+        if not standard and not file.startswith(_NOT_A_MODEL):
             return f"{file}:{frame['line']}"
     return ""
+
+
+def raised_at(error: BaseException) -> str:
+    """Where in the model's code an error arose, e.g. ` (at resnet8.py:41)`; "" where none of it was executed."""
+    line = source_line("".join(traceback.format_tb(error.__traceback__)))
+    return f" (at {line})" if line else ""

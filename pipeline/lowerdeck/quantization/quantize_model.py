@@ -5,7 +5,6 @@ Both need the model's modules, while PT2E annotates a traced graph.
 
 from __future__ import annotations
 
-import traceback
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,7 +17,7 @@ from lowerdeck.contracts.quantization import QuantizationScheme, QuantizedTensor
 from lowerdeck.graph.dynamic_shapes import dynamic_shapes_of
 from lowerdeck.graph.memory_formats import memory_format_of
 from lowerdeck.graph.modules import check_modules_known, matches, with_outer_modules
-from lowerdeck.graph.source_lines import source_line
+from lowerdeck.graph.source_lines import raised_at
 from lowerdeck.graph.tracing import trace
 from lowerdeck.quantization.quantized_tensors import quantized_tensors
 
@@ -60,10 +59,9 @@ def quantize_model(
     except LowerdeckError:
         raise
     except Exception as error:  # the user's code, which tracing runs, may raise anything
-        line = source_line("".join(traceback.format_tb(error.__traceback__)))
         raise LowerdeckError(
             f"{type(model).__name__} cannot be exported in {scheme.name} (quantization.scheme): "
-            f"{type(error).__name__}: {error}{f' (at {line})' if line else ''}"
+            f"{type(error).__name__}: {error}{raised_at(error)}"
             f"{_FLOAT16_ADVICE if scheme.name == 'float16' else ''}"
         ) from error
     return retraced, quantized_tensors(retraced)
