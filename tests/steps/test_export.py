@@ -210,6 +210,35 @@ def test_what_draws_nothing_is_not_random(function: Callable[[torch.Tensor], Any
     assert output_names(export(Calls(function), [[1, 4]])) == ["output"]
 
 
+@pytest.mark.parametrize("norm", [nn.BatchNorm2d, lambda size: nn.InstanceNorm2d(size, track_running_stats=True)])
+def test_norms_in_training_mode_are_refused_with_their_place(norm: Callable[[int], nn.Module]) -> None:
+    """Three stages passed, and partition named an operator of PyTorch's decomposition."""
+
+    class Training(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = norm(3)
+
+        def train(self, mode: bool = True) -> Training:
+            super().train(mode)
+            self.norm.train()
+            return self
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.norm(x).relu()  # type: ignore[no-any-return]
+
+    place = r"_norm \(aten\..*, norm, .*test_export\.py:\d+\)"
+    with pytest.raises(LowerdeckError, match=rf"{place} computes as in training.*\n.*model\.eval\(\)"):
+        export(Training(), [[1, 3, 8, 8]])
+
+
+@pytest.mark.parametrize(
+    "norm", [nn.BatchNorm2d(3, track_running_stats=False), nn.InstanceNorm2d(3), nn.BatchNorm2d(3), nn.Dropout(0.0)]
+)
+def test_norms_without_statistics_are_no_training_mode(norm: nn.Module) -> None:
+    assert export(nn.Sequential(norm), [[1, 3, 8, 8]]).graph_signature.user_outputs
+
+
 @pytest.mark.parametrize(
     "function",
     [

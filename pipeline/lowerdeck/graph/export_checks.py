@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -108,6 +109,28 @@ def check_not_random(program: ExportedProgram) -> None:
         )
 
 
+def check_norms(program: ExportedProgram) -> None:
+    """Raise LowerdeckError where a norm is in training mode: no kernel updates the statistics that it has."""
+    for node in in_training_mode(program):
+        raise LowerdeckError(
+            f"{described_node(node)} computes as in training, by the statistics of its batch, although the model is in "
+            "eval mode\nLet train() of the model pass its mode on to all modules (model.eval() calls train(False)); "
+            "functions of torch.nn.functional need `training=self.training`"
+        )
+
+
+def in_training_mode(program: ExportedProgram) -> Iterator[torch.fx.Node]:
+    """Dropouts that are on, and norms that ignore the statistics that they have."""
+    for node, operator in _operators(program):
+        if not re.search("dropout|batch_norm|instance_norm", operator._schema.name):
+            continue
+        given = _given(node, operator)
+        is_training = any(given.get(key) is True for key in (*_TRAINING, "use_input_stats"))
+        is_random = "dropout" in operator._schema.name and given.get("p") != 0
+        if is_training and (is_random or given.get("running_mean") is not None):
+            yield node
+
+
 def _nodes(program: ExportedProgram) -> Iterator[torch.fx.Node]:
     """All nodes, also in the branches of torch.cond and in the bodies of loops."""
     for part in program.graph_module.modules():
@@ -123,10 +146,14 @@ def _operators(program: ExportedProgram) -> Iterator[tuple[torch.fx.Node, torch.
 
 def _draws_nothing(node: torch.fx.Node, operator: torch._ops.OpOverload) -> bool:
     """Whether the arguments of a random operator say that it is not training, or that its probability is 0."""
-    arguments = operator._schema.arguments
-    values = {argument.name: argument.default_value for argument in arguments}
-    values |= {argument.name: value for argument, value in zip(arguments, node.args, strict=False)} | dict(node.kwargs)
+    values = {argument.name: argument.default_value for argument in operator._schema.arguments} | _given(node, operator)
     return any(values.get(name, True) in (False, 0) for name in (*_TRAINING, *_PROBABILITY))
+
+
+def _given(node: torch.fx.Node, operator: torch._ops.OpOverload) -> dict[str, Any]:
+    """The arguments of a node by name, without defaults."""
+    names = (argument.name for argument in operator._schema.arguments)
+    return dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
 
 
 def written_attributes(model: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> list[str]:

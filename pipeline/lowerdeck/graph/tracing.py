@@ -16,7 +16,14 @@ from lowerdeck.graph.cropping import crop_by_slices
 from lowerdeck.graph.decompositions import average_slopes, decompose_rare_operators, drop_assertions
 from lowerdeck.graph.einsum import einsum_as_products
 from lowerdeck.graph.embedding_bags import reduce_embeddings
-from lowerdeck.graph.export_checks import check_not_random, check_operators, check_outputs, check_parameters, check_real
+from lowerdeck.graph.export_checks import (
+    check_norms,
+    check_not_random,
+    check_operators,
+    check_outputs,
+    check_parameters,
+    check_real,
+)
 from lowerdeck.graph.masked_extrema import fill_with_extrema
 from lowerdeck.graph.masks import bound_masks
 from lowerdeck.graph.paired_results import separate_pairs
@@ -50,8 +57,8 @@ def trace(
 
     Raises:
         LowerdeckError: the model returns other things than tensors in containers, calls operators of torchvision,
-            computes with complex numbers or random ones, has parameters that are not finite, or pools in a way that
-            ExecuTorch does not have; the message has the reason, and what to change.
+            computes with complex numbers or random ones, or as in training, has parameters that are not finite, or
+            pools in a way that ExecuTorch does not have; the message has the reason, and what to change.
         Exception: whatever torch.export, or the model's own code, raises.
     """
     with ChannelsLast() if memory_format == "channels_last" else nullcontext() as mode, RecurrentAsLinear():
@@ -64,6 +71,7 @@ def trace(
     check_outputs(traced, type(model).__name__)
     check_operators(traced)
     check_not_random(traced)
+    check_norms(traced)
     check_real(traced)
     check_parameters(traced)
     traced = outputs.with_plain_containers(traced)

@@ -69,6 +69,8 @@ def build(options: Options, weights: str | None) -> torch.nn.Module:
     """
     import torch
 
+    from lowerdeck.graph.export_checks import in_training_mode
+
     assert weights is not None, "check refuses null"
     try:
         unsafe = list(_unsafe_entries(Path(weights)))
@@ -83,7 +85,7 @@ def build(options: Options, weights: str | None) -> torch.nn.Module:
             f"model.weights {weights} has entries that would run code when they are loaded: {', '.join(unsafe[:3])}. "
             "Export a model whose inputs, weights and constants are plain tensors"
         )
-    if training := list(_in_training_mode(program.graph)):
+    if training := [f"{node.name}: {node.target}" for node in in_training_mode(program)]:
         raise LowerdeckError(
             f"model.weights {weights} was exported in training mode: {len(training)} operators compute as in training "
             f"({', '.join(training[:3])}), so that outputs are random or depend on the other samples of a batch. Call "
@@ -93,19 +95,6 @@ def build(options: Options, weights: str | None) -> torch.nn.Module:
     # An exported module refuses eval(), because it is in the mode that it was exported in; that is what is wanted.
     setattr(module, "eval", types.MethodType(lambda self: self, module))  # noqa: B010
     return module
-
-
-def _in_training_mode(graph: torch.fx.Graph) -> Iterator[str]:
-    """Names of dropouts that are on, and of norms that ignore the statistics that they have."""
-    for node in graph.nodes:
-        schema = getattr(node.target, "_schema", None)
-        if schema is None or not re.search("dropout|batch_norm|instance_norm", schema.name):
-            continue
-        given = dict(zip((argument.name for argument in schema.arguments), node.args, strict=False)) | node.kwargs
-        is_training = any(given.get(key) is True for key in ("train", "training", "use_input_stats"))
-        is_random = "dropout" in schema.name and given.get("p") != 0
-        if is_training and (is_random or given.get("running_mean") is not None):
-            yield f"{node.name}: {node.target}"
 
 
 def _unsafe_entries(path: Path) -> Iterator[str]:

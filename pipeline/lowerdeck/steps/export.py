@@ -39,8 +39,8 @@ def export(
     Raises:
         LowerdeckError: torch.export cannot trace the model, the model rejects some sizes, returns other things than
             tensors in containers, keeps state outside of buffers, calls operators of torchvision, computes with
-            complex numbers, or pools in a way that ExecuTorch does not have; the message has the reason, and what to
-            change.
+            complex numbers or as in training, or pools in a way that ExecuTorch does not have; the message has the
+            reason, and what to change.
     """
     import torch
 
