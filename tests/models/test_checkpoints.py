@@ -215,18 +215,49 @@ def test_the_shapes_of_tied_weights_are_named(tmp_path: Path) -> None:
         checkpoints.load_into(Tied(), str(tmp_path / "a.safetensors"))
 
 
-def test_state_of_modules_that_is_no_tensor_is_missing_in_the_file(tmp_path: Path) -> None:
-    """It ended in an AttributeError."""
+class Versioned(nn.Linear):
+    """With a state that is no tensor."""
 
-    class Versioned(nn.Linear):
-        def get_extra_state(self) -> dict[str, int]:
-            return {"version": 1}
+    version = 1
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"version": self.version}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        self.version = state["version"]
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
+def test_state_of_modules_that_is_no_tensor_may_be_missing_in_the_file(tmp_path: Path, suffix: str) -> None:
+    """safetensors cannot store it: such a model could load no checkpoint."""
+    path, state = tmp_path / f"a{suffix}", nn.Sequential(nn.Linear(4, 4)).state_dict()
+    save_file(state, path) if suffix == ".safetensors" else torch.save(state, path)
+    loaded = nn.Sequential(Versioned(4, 4))
+    checkpoints.load_into(loaded, str(path))
+    assert torch.equal(loaded.get_parameter("0.weight"), state["0.weight"])
+    assert loaded[0].get_extra_state() == {"version": 1}
+
+
+def test_state_of_modules_that_is_no_tensor_is_handed_over(tmp_path: Path) -> None:
+    stored, loaded = nn.Sequential(Versioned(4, 4)), nn.Sequential(Versioned(4, 4))
+    stored[0].set_extra_state({"version": 2})
+    torch.save(prefixed(stored.state_dict(), "module."), tmp_path / "a.pt")
+    checkpoints.load_into(loaded, str(tmp_path / "a.pt"))
+    assert loaded[0].get_extra_state() == {"version": 2}
+    with pytest.raises(ConfigurationError, match=r"1 unexpected \(0\._extra_state\)"):
+        checkpoints.load_into(nn.Sequential(nn.Linear(4, 4)), str(tmp_path / "a.pt"))
+
+
+def test_state_of_modules_that_is_a_tensor_is_missed(tmp_path: Path) -> None:
+    class Counting(nn.Linear):
+        def get_extra_state(self) -> torch.Tensor:
+            return torch.tensor(1)
 
         def set_extra_state(self, state: object) -> None: ...
 
     save_file(nn.Linear(4, 4).state_dict(), tmp_path / "a.safetensors")
     with pytest.raises(ConfigurationError, match=r"1 missing \(_extra_state\)"):
-        checkpoints.load_into(Versioned(4, 4), str(tmp_path / "a.safetensors"))
+        checkpoints.load_into(Counting(4, 4), str(tmp_path / "a.safetensors"))
 
 
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.int8, torch.bool, torch.float8_e4m3fn])

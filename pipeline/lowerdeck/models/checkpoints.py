@@ -60,6 +60,9 @@ def check_file(weights: str) -> None:
 def load_into(model: torch.nn.Module, weights: str, ignored_prefixes: Iterable[str] = ()) -> None:
     """Load a checkpoint into `model`, strictly.
 
+    What modules add by get_extra_state is handed over where the file has it. One that is no tensor may be missing,
+    because safetensors cannot store it; the model then keeps its own.
+
     Args:
         model: any module; its parameters and buffers are overwritten
         weights: path of a state dict, which may be nested under one of NESTED in the file
@@ -72,11 +75,11 @@ def load_into(model: torch.nn.Module, weights: str, ignored_prefixes: Iterable[s
     check_file(weights)
     metadata, state = _without_wrappers(read(weights), model)
     ignored = tuple(ignored_prefixes)
-    state = {name: value for name, value in state.items() if not (ignored and name.startswith(ignored))}
-    own = _tensors(model)
+    kept = {name: value for name, value in state.items() if not (ignored and name.startswith(ignored))}
+    state, own = _tensors(kept), _tensors(model.state_dict())
     # Checkpoints of old releases lack these counters, which inference does not use.
     counters = {name: value for name, value in own.items() if name.endswith(".num_batches_tracked")}
-    complete = OrderedDict({**counters, **state})
+    complete = OrderedDict({**counters, **kept})
     # Modules read the version of their layout here, and torchvision's MNASNet requires it. safetensors cannot store it,
     # so such a file is treated as one of the current version.
     complete._metadata = metadata or getattr(model.state_dict(), "_metadata")  # type: ignore[attr-defined]  # noqa: B009
@@ -102,14 +105,14 @@ def load_into(model: torch.nn.Module, weights: str, ignored_prefixes: Iterable[s
         misshaped = misshaped or [" ".join(str(error).split())]
         _raise_mismatch(model, weights, {"of another shape": misshaped})
     else:
-        missing = set(result.missing_keys)
+        missing = {name for name in result.missing_keys if name in own or not _is_extra_state(name)}
         # A file has one name of what a model has by several: safetensors.torch.save_model leaves the others out.
         missing -= {name for names in tied if not missing.issuperset(names) for name in names}
         lacking = [name for name in result.missing_keys if name in missing]
         _raise_mismatch(model, weights, {"missing": lacking, "unexpected": result.unexpected_keys})
     _check_whole(weights, state, own)
     # In the file's dtype and in the model's, whose range may be smaller.
-    _check_finite(weights, {**state, **_tensors(model)})
+    _check_finite(weights, {**state, **_tensors(model.state_dict())})
 
 
 def class_names(weights: str | None) -> tuple[str, ...]:
@@ -171,11 +174,16 @@ def _is_plain_float(value: torch.Tensor) -> bool:
     return value.is_floating_point() and value.element_size() > 1
 
 
-def _tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+def _tensors(state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """A state dict without what modules add by get_extra_state, which may be anything."""
     import torch
 
-    return {name: value for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
+    return {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
+
+
+def _is_extra_state(name: str) -> bool:
+    """Whether a module's get_extra_state returned what has this name in a state dict."""
+    return name.rpartition(".")[2] == "_extra_state"
 
 
 def _tied(state: Mapping[str, torch.Tensor]) -> list[list[str]]:
@@ -227,11 +235,11 @@ def _check_finite(weights: str, state: Mapping[str, torch.Tensor]) -> None:
         )
 
 
-def read(weights: str) -> Mapping[str, torch.Tensor]:
-    """The state dict in a file, on the CPU.
+def read(weights: str) -> Mapping[str, Any]:
+    """The state dict in a file, on the CPU: tensors, and what modules added by get_extra_state.
 
     Raises:
-        LowerdeckError: it is damaged, or is not a mapping of names to tensors.
+        LowerdeckError: it is damaged, or is not a mapping of names to these.
     """
     import torch
     from safetensors import SafetensorError
@@ -250,7 +258,8 @@ def read(weights: str) -> Mapping[str, torch.Tensor]:
         raise LowerdeckError(f"{weights} cannot be read as weights: {_first_line(error)}") from error
     loaded = _state_dict_in(loaded)
     if not isinstance(loaded, Mapping) or not all(
-        isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in loaded.items()
+        isinstance(name, str) and (isinstance(value, torch.Tensor) or _is_extra_state(name))
+        for name, value in loaded.items()
     ):
         raise LowerdeckError(
             f"{weights} contains {_description(loaded)}; allowed is a state dict (tensors by name), which may be "
@@ -275,10 +284,8 @@ def _refused_name(error: pickle.UnpicklingError) -> str:
     return f" (it refers to {found.group(1)})" if found else ""
 
 
-def _without_wrappers(
-    state: Mapping[str, torch.Tensor], model: torch.nn.Module
-) -> tuple[dict[str, Any] | None, dict[str, torch.Tensor]]:
-    """Layout versions and tensors, without prefixes that all names have in the file and that the model lacks.
+def _without_wrappers(state: Mapping[str, Any], model: torch.nn.Module) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+    """Layout versions and values, without prefixes that all names have in the file and that the model lacks.
 
     Its own names may begin with one of WRAPPERS, too; those in the file lose as many as make most names the model's.
     """
