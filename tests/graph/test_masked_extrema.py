@@ -11,6 +11,7 @@ from torch import nn
 
 from benchmarks.in_turns import create
 from benchmarks.networks import lowered
+from lowerdeck.contracts.backends import DynamicDimension
 from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.steps.calibrate import calibrate
 from lowerdeck.steps.export import export
@@ -30,6 +31,31 @@ FUNCTIONS: dict[str, _Function] = {
     "counts": lambda y, keep: torch.where(~keep, -torch.inf, (y * 9).long()).max(1)[0],
     "amin": lambda y, keep: y.masked_fill(~keep, torch.inf).amin(1),
 }
+
+
+def _or_seven(largest: torch.Tensor) -> torch.Tensor:
+    return torch.where(largest.isinf(), 7.0, largest)
+
+
+GUARDED: dict[str, _Function] = {
+    "isinf": lambda y, keep: _or_seven(y.masked_fill(~keep, -torch.inf).amax(1)),
+    "isfinite": lambda y, keep: (z := torch.where(keep, y, -torch.inf).max(1)[0]).where(z.isfinite(), 7.0),
+    "isneginf": lambda y, keep: (z := y.masked_fill(~keep, -torch.inf).amax(1)).masked_fill(z.isneginf(), 7.0),
+    "a large number": lambda y, keep: torch.where((z := y.masked_fill(~keep, -1e9).amax(1)) < -1e8, 7.0, z),
+    "a factor": lambda y, keep: (z := y.masked_fill(~keep, -1e9).amax(1)) * 0 + (z > -1e8),
+    "equal": lambda y, keep: (z := y.masked_fill(~keep, torch.inf).amin(1)).masked_fill(z == torch.inf, 7.0),
+    "no number": lambda y, keep: y.masked_fill(~keep, -torch.inf).amax(1).nan_to_num(neginf=7.0),
+    "another tensor": lambda y, keep: y.masked_fill(~keep, -torch.inf).amax(1) > y[:, 0] - 9,
+    "of groups": lambda y, keep: _or_seven(
+        y.view(1, 2, 3, -1).masked_fill(~keep.view(1, 2, 3, -1), -torch.inf).amax(2)
+    ),
+    "moved": lambda y, keep: _or_seven(torch.where(~keep, -torch.inf, y).amax(1, True).transpose(1, 2).clone()),
+    "of all": lambda y, keep: _or_seven(y.masked_fill(~keep, -torch.inf).max()),
+    "of several": lambda y, keep: _or_seven(y.masked_fill(~keep, -torch.inf).amax(1).amax(1)),
+    "half": lambda y, keep: _or_seven(y.masked_fill(~keep, -1e9).amax(1).half()),
+    "of indices": lambda y, keep: y.masked_fill(~keep, -torch.inf).argmax(1) > 2,
+}
+"""Which make something else of the extremum of nothing."""
 
 
 class Pooled(nn.Module):
@@ -68,6 +94,24 @@ def test_a_maximum_of_two_tensors_keeps_its_number() -> None:
     network = Pooled(lambda y, keep: torch.max(y.masked_fill(~keep, -torch.inf), y - 100)).eval()
     for x, keep in samples(2):
         assert torch.equal(export(network, SHAPES, input_dtypes=DTYPES).module()(x, keep), network(x, keep))
+
+
+@pytest.mark.parametrize("name", GUARDED)
+def test_what_a_model_makes_of_nothing_is_in_the_program(name: str) -> None:
+    """It looked for the number that was filled in, and found another one in its place."""
+    network = Pooled(GUARDED[name]).eval()
+    program = export(network, SHAPES, input_dtypes=DTYPES)
+    for x, keep in [*samples(3), (samples(1)[0][0], torch.zeros(1, 6, dtype=torch.bool))]:
+        torch.testing.assert_close(program.module()(x, keep), network(x, keep), rtol=0, atol=0)
+
+
+def test_what_a_mask_of_fewer_dimensions_leaves_is_found_for_any_batch() -> None:
+    network = Pooled(lambda y, keep: _or_seven(y.masked_fill(~keep[0], -torch.inf).max(1)[0].unsqueeze(2))).eval()
+    varying = [DynamicDimension(dim=0, min=1, max=4)]
+    program = export(network, SHAPES, varying, input_dtypes=DTYPES)
+    for keep in (torch.arange(6)[None] < 2, torch.zeros(1, 6, dtype=torch.bool)):
+        x = torch.randn(3, 6, 4)
+        assert torch.equal(program.module()(x, keep), network(x, keep))
 
 
 @pytest.mark.parametrize("hidden", [torch.nan, torch.inf])
@@ -109,7 +153,11 @@ def test_the_quantized_program_keeps_the_resolution(target: str, shift: float) -
     assert (actual - expected).abs().max() < 0.02 * (abs(shift) + 3)
 
 
-@pytest.mark.parametrize("target", quick_first(["ethos_u85_256", "cortex_m55", "xnnpack_cpu"], quick=1))
-def test_it_is_built(target: str) -> None:
-    verdict, detail = lowered(Pooled(FUNCTIONS["amax"]).eval(), samples(10), create(target))
+@pytest.mark.parametrize(
+    "target", quick_first(["ethos_u85_256", "ethos_u55_128", "cortex_m55", "xnnpack_cpu"], quick=1)
+)
+@pytest.mark.parametrize("function", [FUNCTIONS["amax"], GUARDED["isinf"]], ids=["amax", "guarded"])
+def test_it_is_built(function: _Function, target: str) -> None:
+    drawn = [(x, keep & (index % 4 > 0)) for index, (x, keep) in enumerate(samples(10))]
+    verdict, detail = lowered(Pooled(function).eval(), drawn, create(target))
     assert verdict == "right", detail

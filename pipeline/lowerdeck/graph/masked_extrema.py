@@ -11,9 +11,10 @@ import operator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch.fx.node import map_arg
 
-from lowerdeck.graph.masked_scores import MASKED, packet_of
-from lowerdeck.graph.retracing import replace_by
+from lowerdeck.graph.masked_scores import HANDING_ON, MASKED, packet_of
+from lowerdeck.graph.retracing import arguments_of, called, replace_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +30,12 @@ _SMALLEST = (_aten.amin, _aten.min, _aten.argmin)
 _OF_TWO = (_aten.max.other, _aten.min.other)
 """Of the same names, but no reduction."""
 _INDICES = (_aten.argmax, _aten.argmin)
+_CONVERTING = (_aten.to, _aten._to_copy, _aten.type_as)
+_COMPARISONS = (
+    *(_aten.isinf, _aten.isneginf, _aten.isposinf, _aten.isfinite, _aten.isnan, _aten.nan_to_num),
+    *(_aten.eq, _aten.ne, _aten.lt, _aten.le, _aten.gt, _aten.ge),
+)
+"""By which models find what a mask leaves nothing of."""
 _GAP, _LEAST_GAP = 1 / 8, 1e-3
 """Beyond what is left, where indices are read: relative to its range, and for values that are all zero.
 
@@ -55,11 +62,13 @@ def fill_with_extrema(program: ExportedProgram) -> None:
     """Leave out by the smallest of what is left, or 0, in front of a maximum; by the largest in front of a minimum.
 
     Where indices are read, by a number beyond: of equal values the first wins. Where a mask leaves nothing, the result
-    is that number in place of an infinite one. `rename_outputs` comes next.
+    is that number in place of an infinite one, but comparisons have the answer of the infinite one. `rename_outputs`
+    comes next.
     """
     for node in list(program.graph.nodes):
         if node.target in _FILLED and (extrema := _replacing(node, node.args[_FILLED[node.target].number])):
             dtype = node.meta["val"].dtype
+            _answer_comparisons(node)
             replace_by(node, _filled_with(extrema, _FILLED[node.target], _reads_indices(node), dtype))
 
 
@@ -82,6 +91,90 @@ def _reads_indices(node: Node) -> bool:
     """Whether anything reads where the extrema are: the second of two results, or the only one."""
     second = [each for user in node.users for each in user.users if each.target is operator.getitem and each.args[1]]
     return any(packet_of(user) in _INDICES for user in node.users) or any(each.users for each in second)
+
+
+def _answer_comparisons(filled: Node) -> None:
+    """Let those of extrema of `filled` find that nothing is left by the mask in place of the number."""
+    comparisons = _comparisons(filled)
+    if not comparisons:
+        return
+    places = _FILLED[filled.target]
+    with filled.graph.inserting_before(filled):
+        mask: Any = filled.args[places.mask]
+        is_left = places.values == places.mask + 1
+        left = {filled: mask if is_left else called(filled, _aten.logical_not.default, mask)}
+    for comparison, compared in comparisons:
+        _answer_by_mask(comparison, compared, filled.args[places.number], left)
+
+
+def _comparisons(filled: Node) -> list[tuple[Node, Node]]:
+    """Those of extrema of `filled`, or of views and copies of them, each with what it compares."""
+    extrema = {packet_of(user) for user in filled.users}.difference(_INDICES)
+    found, waiting = [], [filled]
+    while waiting:
+        node = waiting.pop()
+        for user in node.users:
+            packet = packet_of(user)
+            is_value = user.target is operator.getitem and user.args[1] == 0
+            is_extremum = packet in extrema and user.target not in _OF_TWO
+            if packet in _COMPARISONS:
+                found.append((user, node))
+            elif node in user.args[:1] and (is_value or is_extremum or packet in HANDING_ON):
+                waiting.append(user)
+    return found
+
+
+def _answer_by_mask(comparison: Node, compared: Node, number: Any, left: dict[Node, Node]) -> None:
+    """Where nothing is left, give `comparison` the answer that it has for `number`.
+
+    Args:
+        comparison: Of what is compared, by itself or with something else.
+        compared: An extremum, or a view or copy of one.
+        number: What is filled in.
+        left: The nodes that say where the mask left something of others; gets that of what is compared.
+    """
+
+    def value(node: Node) -> Any:
+        """Other tensors are taken for ones of usual numbers."""
+        usual = torch.tensor(number if node is compared else 0.0, dtype=compared.meta["val"].dtype)
+        return usual if isinstance(node.meta["val"], torch.Tensor) else 0
+
+    arguments, options = map_arg((comparison.args, comparison.kwargs), value)
+    answer = comparison.target(*arguments, **options).item()  # type: ignore[operator]
+    if abs(answer) >= -MASKED:
+        return  # 8 bits have no room for it
+    some = _left(compared, left)
+    with comparison.graph.inserting_before(comparison.next):
+        nothing = called(comparison, _aten.logical_not.default, some)
+        if answer is True:
+            made = called(comparison, _aten.logical_or.default, comparison, nothing)
+        elif answer is False:
+            made = called(comparison, _aten.logical_and.default, comparison, some)
+        else:
+            made = called(comparison, _aten.masked_fill.Scalar, comparison, nothing, answer)
+    comparison.replace_all_uses_with(made, delete_user_cb=lambda user: user is not made)
+
+
+def _left(node: Node, known: dict[Node, Node]) -> Node:
+    """What says where the mask left something of `node`: it moves as the values do."""
+    if node in known:
+        return known[node]
+    source: Any = node.args[0]
+    some, packet = _left(source, known), packet_of(node)
+    is_moved = packet in HANDING_ON and packet not in _CONVERTING
+    is_reduced = packet in (*_LARGEST, *_SMALLEST)
+    with node.graph.inserting_before(node.next):
+        if (is_moved or is_reduced) and some.meta["val"].shape != source.meta["val"].shape:
+            some = called(node, _aten.expand_as.default, some, source)
+        if is_moved:
+            some = called(node, node.target, some, *node.args[1:], **node.kwargs)
+        elif is_reduced:
+            options = arguments_of(node)
+            dim = options.get("dim")
+            dims = [dim] if isinstance(dim, int) else dim or None
+            some = called(node, _aten.any.dims, some, dims, options.get("keepdim", False))
+    known[node] = some
+    return some
 
 
 def _filled_with(
