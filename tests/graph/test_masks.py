@@ -129,6 +129,54 @@ def test_a_mask_that_leaves_something_of_every_row_that_is_read_is_added() -> No
         torch.testing.assert_close(program.module()(*sample), Joined()(*sample))
 
 
+def test_heads_may_be_joined_with_the_queries() -> None:
+    """A view of a mask that is the same for all heads is none of what torch has in memory."""
+
+    class Joined(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            heads = x.view(1, 8, 2, 8).transpose(1, 2)
+            return (heads @ heads.transpose(2, 3)).masked_fill(LATER, -torch.inf).view(-1, 8).softmax(-1)
+
+    for sample in samples():
+        torch.testing.assert_close(export(Joined(), [SHAPE]).module()(*sample), Joined()(*sample))
+
+
+def test_scores_that_are_read_twice_are_followed_once() -> None:
+    """Each doubled the time, so that this one would not end."""
+
+    class Repeated(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            scores = (x @ x.transpose(1, 2)).masked_fill(LATER, -1e9)
+            for _ in range(40):
+                scores = torch.where(LATER, scores, scores + 0.1)
+            return scores.softmax(-1)
+
+    for sample in samples():
+        torch.testing.assert_close(export(Repeated(), [SHAPE]).module()(*sample), Repeated()(*sample))
+
+
+PADDED = INFINITE.index_add(1, torch.tensor([0]), torch.full((8, 1), -1e5))
+UNLIKELY = torch.stack([torch.tensor([-1e4, -2e4] + [-torch.inf] * 6), *[torch.zeros(8)] * 7])
+
+
+@pytest.mark.parametrize("mask", [PADDED, UNLIKELY, UNLIKELY.clamp(min=-3e4)], ids=["padded", "unlikely", "finite"])
+@pytest.mark.parametrize("dim", [-1, -2])
+def test_a_row_that_says_what_is_more_likely_is_heeded_beside_others(mask: torch.Tensor, dim: int) -> None:
+    """Only masks of one such row were, and the others had the weights of the scores."""
+
+    class Weighted(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            scores = -x @ x.transpose(1, 2) + (mask if dim == -1 else mask.mT)
+            return scores.view(1, 1, 8, 8).softmax(dim)
+
+    program = export(Weighted(), [SHAPE])
+    if dim == -1 and bool(mask.isinf().any()):
+        constants = [each for each in program.constants.values() if each.is_floating_point()]
+        assert any(bool((each == MASKED).any() and each.isfinite().all()) for each in constants)
+    for sample in samples():
+        torch.testing.assert_close(program.module()(*sample), Weighted()(*sample), atol=1e-2, rtol=0)
+
+
 def test_masked_scores_that_the_model_returns_stay_infinite() -> None:
     class Returned(nn.Module):
         def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

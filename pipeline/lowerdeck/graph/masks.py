@@ -7,7 +7,7 @@ the scores, and kernels that convert infinity to an integer do not agree on the 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -165,10 +165,33 @@ def _bound_constant(program: ExportedProgram, node: Node, values: Mapping[Node, 
     is_factor = any(packet_of(user) is _aten.mul or "alpha" in user.kwargs for user in node.users)
     if not value.is_floating_point() or not bool((value <= (_NO_FACTOR if is_factor else MASKED)).any()):
         return False
-    if bool((value <= MASKED).all()) and bool((value != value.flatten()[0]).any()):
-        return False  # it leaves nothing, but says what is more likely
+    if _says_what_is_likely(value, node):
+        moved = value - _largest_masked(value)
+        if is_factor or not _is_moved_freely(value, node) or _says_what_is_likely(moved, node):
+            return False
+        value = moved
     node.replace_all_uses_with(stored_constant(program, f"mask_{node.name}", value.clamp(min=MASKED).contiguous()))
     return True
+
+
+def _largest_masked(value: torch.Tensor) -> torch.Tensor:
+    """Of each row that leaves nothing, as far as it is finite; 0 of others."""
+    largest = value.amax(-1, keepdim=True)
+    return torch.where((largest <= MASKED) & largest.isfinite(), largest, 0.0)
+
+
+def _is_moved_freely(value: torch.Tensor, node: Node) -> bool:
+    """Whether a softmax does not see that rows move until their largest number is 0, which infinite ones need."""
+    if not all(packet_of(user) is _aten.add for user in node.users) or not bool((value <= _NO_FACTOR).any()):
+        return False
+    moved = _read_by_softmax(_largest_masked(value).expand(value.shape), node)
+    return all(read is not None and torch.equal(read[0].amax(read[1]), read[0].amin(read[1])) for read in moved)
+
+
+def _says_what_is_likely(value: torch.Tensor, node: Node) -> bool:
+    """Whether a row that a softmax reads leaves nothing, but has different numbers."""
+    rows = [read or (value.flatten(), 0) for read in _read_by_softmax(value, node)]
+    return any(bool(((each.amax(dim) <= MASKED) & (each.amax(dim) != each.amin(dim))).any()) for each, dim in rows)
 
 
 def _add_mask(program: ExportedProgram, node: Node, values: Mapping[Node, Callable[[], Any]]) -> None:
@@ -198,23 +221,31 @@ def _may_be_infinite(scores: Node) -> bool:
 
 
 def _leaves_nothing_somewhere(mask: torch.Tensor, filled: Node) -> bool:
-    """Whether a softmax reads a row of which the mask leaves nothing: it moves as the scores do on the way there."""
-    shape = filled.meta["val"].shape
-    mask = mask[(None,) * (len(shape) - mask.ndim)]
-    is_static = all(isinstance(size, int) for size in shape)
+    """Whether a softmax reads a row of which the mask leaves nothing, as far as is known."""
+    rows = list(_read_by_softmax(torch.zeros(mask.shape).masked_fill(mask, MASKED), filled))
+    return any(each is None or bool((each[0] <= MASKED).all(each[1]).any()) for each in rows)
 
-    def read_by(user: Node) -> bool:
-        arguments: Any = user.args
-        if user.target in _SOFTMAX:
-            return bool(mask.all(arguments[1]).any())
-        if packet_of(user) not in HANDING_ON:
-            return _leaves_nothing_somewhere(mask, user)
-        if not is_static or len(user.all_input_nodes) > 1:
-            return True  # where it moves is not known
-        moved = user.target(mask.expand(shape), *arguments[1:], **user.kwargs)  # type: ignore[operator]
-        return _leaves_nothing_somewhere(moved, user)
 
-    return any(map(read_by, filled.users))
+def _read_by_softmax(value: torch.Tensor, source: Node) -> Iterator[tuple[torch.Tensor, int] | None]:
+    """What each softmax reads of the value of a node, or of a part of it, and the dimension of its rows.
+
+    The value moves as the scores do on the way there. It ends in None where that is not known.
+    """
+    moving = {source: value}
+    for node in source.graph.nodes:
+        for read in [each for each in node.all_input_nodes if each in moving]:
+            shape = read.meta["val"].shape
+            here = moving[read][(None,) * (len(shape) - moving[read].ndim)]
+            if node.target in _SOFTMAX:
+                yield here, node.args[1]
+                continue
+            if packet_of(node) in HANDING_ON:
+                if not all(isinstance(size, int) for size in shape) or len(node.all_input_nodes) > 1:
+                    yield None
+                    return
+                # Views of what `expand` returns have to copy, and do not.
+                here = node.target(here.expand(shape).contiguous(), *node.args[1:], **node.kwargs)
+            moving[node] = torch.minimum(moving[node], here) if node in moving else here
 
 
 def stored_constant(program: ExportedProgram, name: str, value: torch.Tensor) -> Node:
