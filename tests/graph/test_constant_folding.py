@@ -105,3 +105,20 @@ def test_what_stays_in_the_program(function: Callable[..., torch.Tensor], operat
             return function(x, self.weight, self.state)
 
     assert operator in operators(export(Model(), [[1, 64]]))
+
+
+def test_a_copy_of_a_parameter_that_the_input_is_written_to_is_made_at_every_call() -> None:
+    """The copy was stored, so that the second call wrote to what the first had left."""
+
+    class Offset(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(1, 4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.weight.clone().add_(x) + (self.weight * 2).mul_(x)
+
+    program = export(Offset(), [[1, 4]])
+    with torch.no_grad():
+        results = [program.module()(torch.ones(1, 4)) for _ in range(2)]
+    assert torch.equal(torch.stack(results), torch.full((2, 1, 4), 4.0))

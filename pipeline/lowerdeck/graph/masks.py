@@ -101,6 +101,8 @@ def constants(program: ExportedProgram, *, may_be_trained: bool = False) -> dict
             found[node] = partial(_stored, program, target)
         elif _is_function(node) and found.keys() >= set(node.all_input_nodes):
             found[node] = cache(partial(_computed, node, found))
+        elif _is_mutable(node) and _fills_its_own(node):
+            found.pop(node.args[0], None)
     return found
 
 
@@ -115,9 +117,13 @@ def _is_function(node: Node) -> bool:
         return True
     if not isinstance(node.target, torch._ops.OpOverload):
         return False
-    if node.target._schema.is_mutable:
+    if _is_mutable(node):
         return _fills_its_own(node)
     return torch.Tag.nondeterministic_seeded not in node.target.tags
+
+
+def _is_mutable(node: Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
 def _fills_its_own(node: Node) -> bool:
@@ -138,8 +144,7 @@ def _written(graph: torch.fx.Graph) -> set[Node]:
     """The nodes whose values another one writes to, also through views of them, such as state and `mask[0] = 0`."""
     found: set[Node] = set()
     for node in graph.nodes:
-        is_operator = isinstance(node.target, torch._ops.OpOverload)
-        if not is_operator or not node.target._schema.is_mutable or _fills_its_own(node):
+        if not _is_mutable(node) or _fills_its_own(node):
             continue
         waiting = list(node.all_input_nodes)
         while waiting:
