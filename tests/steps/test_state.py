@@ -452,6 +452,90 @@ def test_state_in_a_plain_attribute_is_refused() -> None:
         export(Remembering(), [[1, 8]])
 
 
+class Keeping(nn.Module):
+    """Changes what it keeps in a parameter, a plain attribute or a buffer, of float32 [1 x 8]."""
+
+    kept: torch.Tensor
+
+    def __init__(self, kind: str, function: Callable[[Any, torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.layer, self.function, kept = nn.Linear(8, 8), function, torch.ones(1, 8)
+        if kind == "buffer":
+            self.register_buffer("kept", kept)
+        else:
+            self.kept = nn.Parameter(kept, requires_grad=False) if kind == "parameter" else kept
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.function(self, x)
+
+
+WRITES: dict[str, Callable[[Any, torch.Tensor], Any]] = {
+    "average": lambda model, x: model.layer(model.kept.mul_(0.5).add_(x)),
+    "average of a layer": lambda model, x: x - model.kept.lerp_(model.layer(x), 0.1),
+    "last": lambda model, x: (model.layer(model.kept), model.kept.copy_(x))[0],
+    "view": lambda model, x: (model.layer(model.kept), model.kept.view(8)[1:].copy_(x[0, 1:]))[0],
+    "out": lambda model, x: torch.add(model.kept, x, out=model.kept) * 2,
+    "branch": lambda model, x: torch.cond(x.sum() > 0, lambda x: model.kept.add_(x) * 1, lambda x: x * 1, (x,)),
+}
+
+
+@pytest.mark.parametrize("kind", ["parameter", "plain attribute"])
+@pytest.mark.parametrize("name", WRITES)
+def test_state_in_a_parameter_or_a_plain_tensor_is_refused(kind: str, name: str) -> None:
+    """It was lost without a word, or refused for torch.compiler.is_compiling(), of which the model has none."""
+    with pytest.raises(LowerdeckError, match=rf"^kept is a {kind} that forward writes, at .*register_buffer\(NAME"):
+        export(Keeping(kind, WRITES[name]), [[1, 8]])
+
+
+def test_a_buffer_is_written_by_any_operator_outside_of_branches() -> None:
+    for name in ("last", "out"):
+        assert set(initial_state(export(Keeping("buffer", WRITES[name]), [[1, 8]]))) == {"kept"}
+    with pytest.raises(
+        LowerdeckError, match=r"kept is a buffer that forward writes, .* outside of torch\.cond and loops"
+    ):
+        export(Keeping("buffer", WRITES["branch"]), [[1, 8]])
+
+
+@pytest.mark.parametrize("kind", ["parameter", "buffer"])
+def test_state_whose_data_are_replaced_is_refused(kind: str) -> None:
+    """torch.export does not see it."""
+
+    def replaces(model: Any, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = x + model.kept
+        model.kept.data = result
+        return result
+
+    with pytest.raises(LowerdeckError, match=r"keeps state in kept, .*register_buffer\(NAME"):
+        export(Keeping(kind, replaces), [[1, 8]])
+
+
+@pytest.mark.parametrize("kind", ["parameter", "plain attribute"])
+def test_what_is_only_read_or_only_written_is_no_state(kind: str) -> None:
+    functions: list[Callable[[Any, torch.Tensor], Any]] = [
+        lambda model, x: model.layer(x + model.kept),
+        lambda model, x: model.kept.clone().add_(x),
+        lambda model, x: (model.layer(x), model.kept.mul_(2).add_(1))[0],
+        lambda model, x: torch.cond(x.sum() > 0, lambda x: x + model.kept, lambda x: x * 1, (x,)),
+    ]
+    for function in functions:
+        model = Keeping(kind, function).eval()
+        program, x = export(model, [[1, 8]]), torch.randn(1, 8)
+        with torch.no_grad():
+            results = [program.module()(x) for _ in range(2)]
+            assert torch.equal(results[0], results[1])
+            torch.testing.assert_close(results[0], model(x))
+        assert not initial_state(program)
+
+
+def test_a_weight_that_every_call_bounds_is_no_state() -> None:
+    def bounded(model: Any, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = model.layer(x * model.kept.clamp(0, 0.5))
+        model.kept = nn.Parameter(model.kept.clamp(0, 0.5))
+        return result
+
+    assert not initial_state(export(Keeping("parameter", bounded), [[1, 8]]))
+
+
 def test_a_plain_attribute_that_is_only_written_is_no_state() -> None:
     class Noting(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

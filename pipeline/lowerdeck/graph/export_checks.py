@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.graph.library_errors import described_node
-from lowerdeck.graph.state import with_own_state
+from lowerdeck.graph.state import initial_state, lost_writes, with_own_state
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -24,6 +24,10 @@ _LIBRARIES = ("torchaudio", "torchvision")
 _TRAINING, _PROBABILITY = ("train", "training"), ("p", "dropout_p")
 """Arguments of random operators: not training, or with a probability of 0, they draw nothing."""
 _OWN = ("training", "_parameters", "_buffers", "_modules")
+_STATE_ADVICE = (
+    "Register the state in __init__, self.register_buffer(NAME, torch.zeros(SHAPE)), and write it in forward by "
+    "self.NAME.copy_(VALUE). A value that need not be kept is a new tensor, e.g. `weight = self.weight.clamp(-1, 1)`"
+)
 
 
 def check_outputs(program: ExportedProgram, name: str) -> None:
@@ -80,6 +84,21 @@ def check_parameters(program: ExportedProgram) -> None:
             f"parameters of the model are NaN or infinite: {', '.join(wrong)}; no program computes anything with them. "
             "A training that diverged leaves such numbers: choose an earlier checkpoint. A mask is no parameter: "
             "self.register_buffer(NAME, MASK)"
+        )
+
+
+def check_writes(program: ExportedProgram) -> None:
+    """Raise LowerdeckError where an operator writes in place what a program does not keep from call to call."""
+    if lost := lost_writes(program):
+        kinds = dict.fromkeys(program.graph_signature.buffers, "buffer")
+        kinds |= dict.fromkeys(program.graph_signature.parameters, "parameter")
+        listed = [
+            f"{name} is a {kinds.get(name, 'plain attribute')} that forward writes, at {described_node(node)}"
+            for name, node in lost.items()
+        ]
+        raise LowerdeckError(
+            f"{'; '.join(listed)}. From call to call, a program keeps only buffers that it writes outside of "
+            f"torch.cond and loops. {_STATE_ADVICE}"
         )
 
 
@@ -156,55 +175,69 @@ def _given(node: torch.fx.Node, operator: torch._ops.OpOverload) -> dict[str, An
     return dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
 
 
-def written_attributes(model: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> list[str]:
-    """The plain attributes that a call of `model` on `inputs` gives other values, found on a copy of the model."""
+def written_attributes(model: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> tuple[list[str], list[list[Any]]]:
+    """The attributes of its modules that a call of `model` on `inputs` changes, found on a copy of the model.
+
+    Returns:
+        Their names and, where there are some, what two calls return.
+    """
     try:
         called = copy.deepcopy(model)
-        before = _attributes(called)
-        with torch.no_grad():
-            called(*inputs)
+        values = {key: value for key, value in _attributes(model).items() if isinstance(value, torch.Tensor)}
+        before = _attributes(called) | values  # tensors of the copy may be written in place
+        first = _answer(called, inputs)
+        after = _attributes(called)
+        written = [key for key, value in after.items() if key not in before or not _is_same(before[key], value)]
+        return written, [first, _answer(called, inputs)] if written else []
     except Exception:  # what the model raises ends its export too, with a message; a few models cannot be copied
-        return []
-    after = _attributes(called)
-    return [key for key, value in after.items() if key not in before or not _is_same(before[key], value)]
+        return [], []
 
 
 def check_no_hidden_state(
-    model: torch.nn.Module, written: Sequence[str], program: ExportedProgram, inputs: Sequence[torch.Tensor]
+    name: str,
+    written: Sequence[str],
+    answers: Sequence[Sequence[Any]],
+    program: ExportedProgram,
+    inputs: Sequence[torch.Tensor],
 ) -> None:
-    """Check that calls of `model` do not depend on each other by attributes, which a program does not have.
+    """Check that calls of a model do not depend on each other by attributes that the program does not write.
 
-    Two calls of the model have to agree with two of the program: an attribute that is only written is no state.
+    Two calls of the model have to agree with two of the program: an attribute that is only written is no state, nor is
+    a weight that every call bounds.
 
     Args:
-        model: The exported model.
-        written: Its `written_attributes`.
+        name: The class of the exported model.
+        written: The attributes that it writes, and
+        answers: what it answers, by `written_attributes`.
         program: The exported program.
         inputs: Inputs of both.
 
     Raises:
         LowerdeckError: they do not agree.
     """
+    written = [each for each in written if each not in initial_state(program)]
     if not written:
         return
-    pair = copy.deepcopy(model), with_own_state(program)
-    with torch.no_grad():
-        # Copied, because what is returned may be the state, which the next call writes.
-        calls = [[[value.clone() for value in tree_leaves(each(*inputs))] for each in pair] for _ in range(2)]
-    if not all(_agree(*call) for call in calls):
+    module = with_own_state(program)
+    if not all(_agree(answer, _answer(module, inputs)) for answer in answers):
         raise LowerdeckError(
-            f"{type(model).__name__} keeps state in {', '.join(written)}, which an exported program does not have: it "
-            "would answer every call as the first. Register the state in __init__, "
-            "self.register_buffer(NAME, torch.zeros(SHAPE)), and write it in forward by self.NAME.copy_(VALUE)"
+            f"{name} keeps state in {', '.join(written)}, which an exported program does not have: it "
+            f"would answer every call as the first. {_STATE_ADVICE}"
         )
 
 
+def _answer(model: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> list[Any]:
+    """What a call returns; copied, because it may be the state, which the next call writes."""
+    with torch.no_grad():
+        return [each.clone() if isinstance(each, torch.Tensor) else each for each in tree_leaves(model(*inputs))]
+
+
 def _attributes(model: torch.nn.Module) -> dict[str, Any]:
-    """Plain attributes of all modules; containers are copied, so that later changes show."""
+    """Attributes of all modules; containers are copied, so that later changes show."""
     return {
         f"{path}.{key}".lstrip("."): copy.copy(value) if isinstance(value, (list, dict, set)) else value
         for path, module in model.named_modules()
-        for key, value in vars(module).items()
+        for key, value in {**vars(module), **module._parameters, **module._buffers}.items()
         if key not in _OWN
     }
 
@@ -214,6 +247,9 @@ def _is_same(known: Any, value: Any) -> bool:
         return True
     if type(known) is not type(value):
         return False
+    if isinstance(value, torch.Tensor):
+        same = (known == value) | (known.isnan() & value.isnan()) if known.shape == value.shape else torch.tensor(0)
+        return known.dtype == value.dtype and bool(same.all())
     if isinstance(value, dict):
         return known.keys() == value.keys() and all(known[key] is item for key, item in value.items())
     if isinstance(value, list):

@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.export.graph_signature import InputKind
+from torch.utils._pytree import tree_leaves
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from torch.export import ExportedProgram
 
 _DECOMPOSED = torch.ops.aten._native_batch_norm_legit_no_training.default
@@ -50,6 +53,37 @@ def store_buffers(program: ExportedProgram) -> None:
             spec.persistent = True
 
 
+def drop_unread_writes(program: ExportedProgram) -> None:
+    """Remove what writes a parameter or plain attribute that nothing reads, such as a counter of calls."""
+    constants, memory = _constants(program), dict[torch.fx.Node, set[torch.fx.Node]]()
+    for _, _, memory in _writes(program.graph):  # noqa: B007, as the last one has all nodes
+        pass
+    for owner in program.graph.find_nodes(op="placeholder"):
+        same = [node for node, owners in memory.items() if owner in owners]
+        if owner.name in constants and all(memory[node] == {owner} and {*node.users} <= {*same} for node in same):
+            for node in reversed(same[1:]):
+                program.graph.erase_node(node)
+    program.graph_module.recompile()
+
+
+def lost_writes(program: ExportedProgram) -> dict[str, torch.fx.Node]:
+    """What `program` writes in place and cannot keep, by name, and the operators that do.
+
+    These are parameters and plain attributes, and buffers in a branch of torch.cond or the body of a loop.
+    """
+    buffers, found = program.graph_signature.inputs_to_buffers, dict[str, torch.fx.Node]()
+    for node, source, memory in _writes(program.graph):
+        names = _constants(program) | ({} if isinstance(node.target, torch._ops.OpOverload) else buffers)
+        found |= {names[owner.name]: node for owner in memory[source] if owner.name in names}
+    return found
+
+
+def _constants(program: ExportedProgram) -> dict[str, str]:
+    """The parameters and plain attributes of the model by the placeholders of `program`."""
+    signature = program.graph_signature
+    return {**signature.inputs_to_parameters, **signature.inputs_to_lifted_tensor_constants}
+
+
 def without_hidden_writes(program: ExportedProgram) -> ExportedProgram:
     """`program` with an output for every buffer that it writes in place, and no other write that a view hides.
 
@@ -68,14 +102,14 @@ def keep_inputs(program: ExportedProgram) -> None:
     An operator that writes a whole input that nothing else reads is replaced by the one that makes a new tensor.
     """
     inputs, nodes = set(program.graph_signature.user_inputs), list(program.graph.nodes)
-    memory: dict[torch.fx.Node, set[torch.fx.Node]] = {}  # as in _has_hidden_write
+    memory: dict[torch.fx.Node, set[torch.fx.Node]] = {}  # as in _writes
     copied: set[torch.fx.Node] = set()
     for number, node in enumerate(nodes):
         written, shared = _written_and_shared(node)
         owners = set().union(*(memory[source] for source in shared)) or {node}
         given = {owner for source in written for owner in memory[source] if owner.name in inputs}
         if given:
-            functional, later = _functional(node.target), set(nodes[number + 1 :])
+            functional, later = _functional(node), set(nodes[number + 1 :])
             aliases = [other for other, its_owners in memory.items() if its_owners & owners]
             if functional is None or any(user in later for other in aliases for user in other.users):
                 copied |= given
@@ -92,8 +126,11 @@ def keep_inputs(program: ExportedProgram) -> None:
     program.graph_module.recompile()
 
 
-def _functional(target: Any) -> Any:
-    """The operator that makes a new tensor of what an in-place one writes, e.g. aten.mul.Tensor; None without one."""
+def _functional(node: torch.fx.Node) -> Any:
+    """The operator that makes a new tensor of what `node` writes in place, e.g. aten.mul.Tensor; None without one."""
+    target: Any = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return None
     namespace, _, name = target._schema.name.partition("::")
     packet = getattr(getattr(torch.ops, namespace), name.removesuffix("_"), None)
     names = packet.overloads() if packet is not None and name.endswith("_") else ()
@@ -123,36 +160,60 @@ def state_nodes(program: ExportedProgram) -> list[torch.fx.Node]:
 
 def _has_hidden_write(program: ExportedProgram) -> bool:
     """Whether an in-place operator writes a buffer or a view of one, or what is later read by another name."""
-    signature, nodes = program.graph_signature, list(program.graph.nodes)
-    position = {node: number for number, node in enumerate(nodes)}
-    memory: dict[torch.fx.Node, set[torch.fx.Node]] = {}  # the nodes that made what a node's result shares memory with
-    for node in nodes:
-        written, shared = _written_and_shared(node)
-        for source in written:
-            if any(owner.name in signature.inputs_to_buffers for owner in memory[source]):
-                return True
-            made_here = {owner for owner in memory[source] if owner.op != "placeholder"}
-            others = (other for other, owners in memory.items() if other is not source and owners & made_here)
-            if any(position[user] > position[node] for other in others for user in other.users):
-                return True
-        memory[node] = set().union(*(memory[source] for source in shared)) or {node}
+    position = {node: number for number, node in enumerate(program.graph.nodes)}
+    for node, source, memory in _writes(program.graph):
+        if any(owner.name in program.graph_signature.inputs_to_buffers for owner in memory[source]):
+            return True
+        made_here = {owner for owner in memory[source] if owner.op != "placeholder"}
+        others = (other for other, owners in memory.items() if other is not source and owners & made_here)
+        if any(position[user] > position[node] for other in others for user in other.users):
+            return True
     return False
+
+
+def _writes(
+    graph: torch.fx.Graph,
+) -> Iterator[tuple[torch.fx.Node, torch.fx.Node, dict[torch.fx.Node, set[torch.fx.Node]]]]:
+    """Nodes that write in place, and the tensor that each writes.
+
+    With them comes, for every node before, which nodes made what its result shares memory with.
+    """
+    memory: dict[torch.fx.Node, set[torch.fx.Node]] = {}
+    for node in graph.nodes:
+        written, shared = _written_and_shared(node)
+        yield from ((node, source, memory) for source in written)
+        memory[node] = set().union(*(memory[source] for source in shared)) or {node}
 
 
 def _written_and_shared(node: torch.fx.Node) -> tuple[list[torch.fx.Node], list[torch.fx.Node]]:
     """The arguments that `node` writes, and those that its result shares memory with."""
     if node.target is operator.getitem:
         return [], node.all_input_nodes
+    if isinstance(node.target, torch._ops.HigherOrderOperator):
+        return _written_in_branches(node), []
     if not isinstance(node.target, torch._ops.OpOverload):
         return [], []
+    arguments = node.target._schema.arguments
+    given = dict(zip((each.name for each in arguments), node.args, strict=False)) | node.kwargs
     written, shared = list[torch.fx.Node](), list[torch.fx.Node]()
-    for argument, value in zip(node.target._schema.arguments, node.args, strict=False):
+    for argument in arguments:
         if argument.alias_info is not None:
-            sources = value if isinstance(value, (list, tuple)) else [value]
-            found = [source for source in sources if isinstance(source, torch.fx.Node)]
+            found = [each for each in tree_leaves(given.get(argument.name)) if isinstance(each, torch.fx.Node)]
             shared += found
             written += found if argument.alias_info.is_write else []
     return written, shared
+
+
+def _written_in_branches(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """The operands that a branch of torch.cond, or the body of a loop, writes in place."""
+    leaves, module, written = tree_leaves(node.args), node.graph.owning_module, list[torch.fx.Node]()
+    for part in (getattr(module, str(each.target), None) for each in node.all_input_nodes if each.op == "get_attr"):
+        if isinstance(part, torch.fx.GraphModule):
+            inputs = part.graph.find_nodes(op="placeholder")
+            operands = dict(zip(inputs, leaves[len(leaves) - len(inputs) :], strict=True))
+            writes = (owner for _, source, memory in _writes(part.graph) for owner in memory[source])
+            written += [operands[owner] for owner in writes if isinstance(operands.get(owner), torch.fx.Node)]
+    return written
 
 
 def _restore_batch_norms(module: torch.fx.GraphModule) -> None:

@@ -23,6 +23,7 @@ from lowerdeck.graph.export_checks import (
     check_outputs,
     check_parameters,
     check_real,
+    check_writes,
 )
 from lowerdeck.graph.masked_extrema import fill_with_extrema
 from lowerdeck.graph.masks import bound_masks
@@ -31,7 +32,7 @@ from lowerdeck.graph.recurrent_layers import RecurrentAsLinear
 from lowerdeck.graph.same_padding import pad_even_kernels
 from lowerdeck.graph.sequences import sequences_as_images
 from lowerdeck.graph.sorting import sort_by_topk
-from lowerdeck.graph.state import keep_inputs, store_buffers, without_hidden_writes
+from lowerdeck.graph.state import drop_unread_writes, keep_inputs, store_buffers, without_hidden_writes
 from lowerdeck.graph.volumes import volumes_as_images
 
 if TYPE_CHECKING:
@@ -57,8 +58,8 @@ def trace(
 
     Raises:
         LowerdeckError: the model returns other things than tensors in containers, calls operators of torchvision,
-            computes with complex numbers or random ones, or as in training, has parameters that are not finite, or
-            pools in a way that ExecuTorch does not have; the message has the reason, and what to change.
+            computes with complex numbers or random ones, or as in training, has parameters that are not finite or that
+            it writes, or pools in a way that ExecuTorch does not have; the message has the reason, and what to change.
         Exception: whatever torch.export, or the model's own code, raises.
     """
     with ChannelsLast() if memory_format == "channels_last" else nullcontext() as mode, RecurrentAsLinear():
@@ -74,6 +75,8 @@ def trace(
     check_norms(traced)
     check_real(traced)
     check_parameters(traced)
+    drop_unread_writes(traced)
+    check_writes(traced)
     traced = outputs.with_plain_containers(traced)
     store_buffers(traced)
     average_slopes(traced)

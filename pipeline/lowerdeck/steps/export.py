@@ -53,12 +53,11 @@ def export(
     zeros = tuple(torch.zeros(shape, dtype=dtype) for shape, dtype in zip(shapes_to_trace, dtypes, strict=True))
     example_inputs = to_memory_format(zeros, memory_format or "contiguous")
     sample = _sample(shapes_to_trace, dtypes)
+    written, answers = written_attributes(model.eval(), sample)  # before tracing, which may leave fake tensors
     try:
         with torch.no_grad(), fast_graph_passes():
-            program = trace(
-                model.eval(), example_inputs, dynamic_shapes, memory_format or "contiguous", sequences_as_images
-            )
-        check_no_hidden_state(model, written_attributes(model, sample), program, sample)
+            program = trace(model, example_inputs, dynamic_shapes, memory_format or "contiguous", sequences_as_images)
+        check_no_hidden_state(type(model).__name__, written, answers, program, sample)
         if foreign_dtypes(model, dtypes):
             _check_dtypes(program, sample)
         found = try_sizes(program, dynamic_dimensions) if dynamic_dimensions else None
