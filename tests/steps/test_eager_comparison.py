@@ -68,6 +68,15 @@ def test_what_rounding_and_equal_numbers_explain_is_no_difference(name: str, mem
     assert float(model.get_buffer("calls")) == 0
 
 
+def test_another_dtype_is_said_and_its_numbers_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    compare(Net(lambda y: y.double() if torch.compiler.is_compiling() else y).eval())
+    assert (
+        "returns torch.float32 [1, 4, 6, 6] and, while it is exported, torch.float64 [1, 4" in capsys.readouterr().out
+    )
+    with pytest.raises(LowerdeckError, match="% off"):
+        compare(Net(lambda y: y.double() * 2 if torch.compiler.is_compiling() else y).eval())
+
+
 def test_other_outputs_and_a_model_that_runs_only_while_it_is_exported_are_said(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -79,5 +88,5 @@ def test_other_outputs_and_a_model_that_runs_only_while_it_is_exported_are_said(
     compare(Net(lambda y: y if torch.compiler.is_compiling() else y.mean(1)).eval())
     compare(Net(fails).eval())
     out = capsys.readouterr().out
-    assert "the model returns [1, 6, 6] and, while it is exported, [1, 4, 6, 6]" in out
+    assert "the model returns torch.float32 [1, 6, 6] and, while it is exported, torch.float32 [1, 4, 6, 6]" in out
     assert "was not compared with its program: it raised RuntimeError: the compiled kernel is missing" in out

@@ -127,7 +127,10 @@ def keep_inputs(program: ExportedProgram) -> None:
 
 
 def _functional(node: torch.fx.Node) -> Any:
-    """The operator that makes a new tensor of what `node` writes in place, e.g. aten.mul.Tensor; None without one."""
+    """The operator that makes a new tensor of what `node` writes in place, e.g. aten.mul.Tensor; None without one.
+
+    None, too, where the new tensor would have another dtype: `x.gt_(0)` keeps that of x, and `x.gt(0)` is of booleans.
+    """
     target: Any = node.target
     if not isinstance(target, torch._ops.OpOverload):
         return None
@@ -135,7 +138,15 @@ def _functional(node: torch.fx.Node) -> Any:
     packet = getattr(getattr(torch.ops, namespace), name.removesuffix("_"), None)
     names = packet.overloads() if packet is not None and name.endswith("_") else ()
     overloads = (getattr(packet, each) for each in names)
-    return next((each for each in overloads if _takes(each) == _takes(target)), None)
+    functional = next((each for each in overloads if _takes(each) == _takes(target)), None)
+    if functional is None:
+        return None
+    args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda each: each.meta["val"])
+    made, kept = (
+        [value.dtype for value in tree_leaves(values) if isinstance(value, torch.Tensor)]
+        for values in (functional(*args, **kwargs), node.meta["val"])
+    )
+    return functional if made == kept else None
 
 
 def _takes(overload: Any) -> list[tuple[str, str]]:

@@ -55,9 +55,10 @@ def check_answers(model: torch.nn.Module, program: ExportedProgram, split: Split
             f"export: warning: the model was not compared with its program: it raised {type(error).__name__}: {error}"
         )
         return
+    types = [", ".join(f"{each.dtype} {list(each.shape)}" for each in values) for values in (expected, actual)]
+    if types[0] != types[1]:
+        print("export: warning: the model returns {} and, while it is exported, {}".format(*types))
     if [value.shape for value in expected] != [value.shape for value in actual]:
-        shapes = (", ".join(str(list(value.shape)) for value in values) for values in (expected, actual))
-        print("export: warning: the model returns {} and, while it is exported, {}".format(*shapes))
         return
     half = any(value.dtype in (torch.float16, torch.bfloat16) for value in (*model.parameters(), *inputs))
     tolerance = _MOST_DIFFERENT_HALF if half else _MOST_DIFFERENT
