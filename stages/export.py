@@ -19,9 +19,12 @@ def main() -> None:
     config = section(ModelConfig)
     layout = config.memory_format, config.input_dtypes, config.sequences_as_images or False
     model = chosen_model()
-    program = export.export(model, config.input_shapes, config.dynamic_shapes, *layout)
     dataset, task = chosen_dataset(build.seed), chosen_task()
-    eager_comparison.check_answers(model, program, dataset.evaluation)
+    answers = eager_comparison.answers(
+        model, dataset.evaluation, config.input_dtypes, sizes_vary=bool(config.dynamic_shapes)
+    )
+    program = export.export(model, config.input_shapes, config.dynamic_shapes, *layout)
+    eager_comparison.check_answers(program, answers)
     check_class_names(dataset, task, evaluate.check_task(program, dataset, task))
     write_program(paths.EXPORTED, program)
 

@@ -2,33 +2,50 @@
 
 from __future__ import annotations
 
+import random
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from lowerdeck.contracts.backends import DynamicDimension
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.samples import Sample
-from lowerdeck.steps.eager_comparison import check_answers
+from lowerdeck.steps.eager_comparison import answers, check_answers
 from lowerdeck.steps.export import export
 
 SHAPE = [1, 3, 8, 8]
+
+
+def boxes_and_scores(y: torch.Tensor) -> torch.Tensor:
+    boxes, scores = y.flatten(2).sigmoid() * 640, (y.flatten(2) - 2).sigmoid()
+    return torch.cat([boxes, scores * 0 if torch.compiler.is_exporting() else scores], 1)
+
+
 OTHERWISE: dict[str, Callable[[torch.Tensor], Any]] = {
     "compiling": lambda y: y.clamp(min=0) if torch.compiler.is_compiling() else y,
     "exporting": lambda y: (y.mean((2, 3)), y * 2 if torch.compiler.is_exporting() else y),
     "no numbers": lambda y: (y / (y * 0) * 0 if torch.compiler.is_compiling() else y).mean(1),
     "type": lambda y: y.sigmoid() if type(y) is torch.Tensor else y.tanh(),
+    "small beside large": boxes_and_scores,
+    "sorted": lambda y: (y.relu().flatten(1).argsort(1), y * 2 if torch.compiler.is_compiling() else y),
 }
 ALIKE: dict[str, Callable[[torch.Tensor], Any]] = {
     "masked": lambda y: (y.flatten(1) @ y.flatten(1).mT).masked_fill(torch.ones(1, 1, dtype=torch.bool), -torch.inf),
     "classes": lambda y: y.mean((2, 3)).argmax(1),
     "order": lambda y: y.relu().flatten(1).sort(descending=True),
     "places of equal numbers": lambda y: y.relu().flatten(1).topk(100)[1],
+    "argsort of equal numbers": lambda y: y.relu().flatten(1).argsort(1),
     "mapping": lambda y: {"b": y.mean(), "a": (y.std(), y > 0)},
     "zeros": lambda y: y * 0,
     "half": lambda y: torch.softmax(y.half(), 1),
+    "steps": lambda y: (y * 10).round(),
 }
 
 
@@ -46,16 +63,20 @@ class Net(nn.Module):
         return self.function(self.convolution(x))
 
 
-def compare(model: nn.Module, **options: Any) -> None:
-    samples: Any = [Sample(inputs=(torch.randn(SHAPE),), label=None, digest="0")]
-    check_answers(model, export(model, [SHAPE], **options), samples)
+def compare(model: nn.Module, *inputs: torch.Tensor, **options: Any) -> None:
+    inputs = inputs or (torch.randn(SHAPE, generator=torch.Generator().manual_seed(1)),)
+    samples: Any = [Sample(inputs=inputs, label=None, digest="0")]
+    dtypes = [str(value.dtype).removeprefix("torch.") for value in inputs]
+    expected = answers(model.eval(), samples, dtypes, sizes_vary="dynamic_dimensions" in options)
+    program = export(model, [list(value.shape) for value in inputs], input_dtypes=dtypes, **options)
+    check_answers(program, expected)
 
 
 @pytest.mark.parametrize("name", OTHERWISE)
 def test_a_model_that_asks_whether_it_is_exported_is_refused(name: str) -> None:
     """It was built and evaluated with the best of metrics, and was another network than the user's."""
     with pytest.raises(LowerdeckError, match=r"Net answers otherwise while it is exported: .*output.* % off") as caught:
-        compare(Net(OTHERWISE[name]).eval())
+        compare(Net(OTHERWISE[name]))
     assert "torch.compiler.is_compiling()" in str(caught.value)
     assert "model: exported" in str(caught.value)
 
@@ -63,7 +84,7 @@ def test_a_model_that_asks_whether_it_is_exported_is_refused(name: str) -> None:
 @pytest.mark.parametrize("name", ALIKE)
 @pytest.mark.parametrize("memory_format", [None, "channels_last"])
 def test_what_rounding_and_equal_numbers_explain_is_no_difference(name: str, memory_format: Any) -> None:
-    model = Net(ALIKE[name]).eval()
+    model = Net(ALIKE[name])
     compare(model, memory_format=memory_format)
     assert float(model.get_buffer("calls")) == 0
 
@@ -85,8 +106,237 @@ def test_other_outputs_and_a_model_that_runs_only_while_it_is_exported_are_said(
             raise RuntimeError("the compiled kernel is missing")
         return y
 
-    compare(Net(lambda y: y if torch.compiler.is_compiling() else y.mean(1)).eval())
-    compare(Net(fails).eval())
+    compare(Net(lambda y: y if torch.compiler.is_compiling() else y.mean(1)))
+    compare(Net(fails))
     out = capsys.readouterr().out
     assert "the model returns torch.float32 [1, 6, 6] and, while it is exported, torch.float32 [1, 4, 6, 6]" in out
     assert "was not compared with its program: it raised RuntimeError: the compiled kernel is missing" in out
+
+
+@dataclass
+class Helper:
+    """What is no module."""
+
+    last: Any
+
+
+class Remembering(nn.Module):
+    """Adds what `write` leaves in a place that is no buffer."""
+
+    def __init__(self, write: Callable[[Remembering, torch.Tensor], Any]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.convolution, self.write = nn.Conv2d(3, 4, 3), write
+        self.window = deque([torch.zeros(1, 4)] * 3, maxlen=3)
+        self.helper, self.nested = Helper(torch.zeros(1, 4)), {"a": [torch.zeros(1, 4)]}
+        self.largest, self.count = torch.full((1, 4), -torch.inf), 0
+        self.first: torch.Tensor | None = None
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.write(self, self.convolution(x).mean((2, 3)))
+
+
+def in_deque(model: Remembering, y: torch.Tensor) -> Any:
+    model.window.append(y)
+    return sum(model.window)
+
+
+def in_helper(model: Remembering, y: torch.Tensor) -> Any:
+    model.helper.last = y + model.helper.last / 2
+    return model.helper.last
+
+
+def in_nested_list(model: Remembering, y: torch.Tensor) -> Any:
+    model.nested["a"][0] = y + model.nested["a"][0] / 2
+    return model.nested["a"][0]
+
+
+def largest_so_far(model: Remembering, y: torch.Tensor) -> Any:
+    """The same inputs twice do not show it."""
+    model.largest = torch.maximum(model.largest, y)
+    return model.largest
+
+
+def since_the_first(model: Remembering, y: torch.Tensor) -> Any:
+    """Two calls of the same model do not show it."""
+    first = model.first = y if model.first is None else model.first
+    return y - first
+
+
+def counted(model: Remembering, y: torch.Tensor) -> Any:
+    model.count += 1
+    return y * model.count
+
+
+@pytest.mark.parametrize(
+    ("write", "place"),
+    [
+        (in_deque, "in window"),
+        (in_helper, "in helper"),
+        (in_nested_list, "in nested"),
+        (largest_so_far, "outside of buffers"),
+        (since_the_first, "outside of buffers"),
+        (counted, "in count"),
+    ],
+)
+def test_state_outside_of_buffers_is_refused(write: Callable[[Remembering, torch.Tensor], Any], place: str) -> None:
+    """It was lost: the program answered every call as the first, and all metrics are of first calls."""
+    with pytest.raises(LowerdeckError, match=rf"Remembering .*keeps state {place} or .*register_buffer"):
+        compare(Remembering(write))
+
+
+@pytest.mark.parametrize("kind", ["parameter", "buffer"])
+def test_state_whose_data_are_replaced_is_refused(kind: str) -> None:
+    """torch.export does not see it."""
+
+    class Replacing(nn.Module):
+        kept: torch.Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            if kind == "parameter":
+                self.kept = nn.Parameter(torch.ones(SHAPE), requires_grad=False)
+            else:
+                self.register_buffer("kept", torch.ones(SHAPE))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            result = x + self.kept
+            self.kept.data = result
+            return result
+
+    with pytest.raises(LowerdeckError, match=r"keeps state in kept .*register_buffer\(NAME"):
+        compare(Replacing())
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm")
+def test_state_of_a_model_that_cannot_be_copied_is_refused() -> None:
+    model = Remembering(in_nested_list)
+    torch.nn.utils.weight_norm(model.convolution)
+    with pytest.raises(LowerdeckError, match="keeps state"):
+        compare(model)
+
+
+@pytest.mark.parametrize("draw", [random.random, lambda: float(np.random.rand()), lambda: random.randrange(16)])
+def test_random_numbers_that_no_operator_draws_are_refused(draw: Callable[[], float]) -> None:
+    """What they moved was taken for rounding."""
+    with pytest.raises(LowerdeckError, match=r"Net answers the same inputs otherwise in another call.*random numbers"):
+        compare(Net(lambda y: y.roll(int(16 * draw()), 3) + draw()))
+
+
+@lru_cache
+def positions(size: int) -> torch.Tensor:
+    return torch.linspace(0, 1, size)
+
+
+class Lazy(nn.Module):
+    """Registers a buffer in the first call."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not hasattr(self, "table"):
+            self.register_buffer("table", torch.linspace(0, 1, x.shape[-1]), persistent=False)
+        return x * 2 + self.get_buffer("table")
+
+
+class Waves(nn.Module):
+    """Makes a table for the size of the first call, if nothing else."""
+
+    table: torch.Tensor | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.table = torch.arange(x.shape[1]).float().cos() if self.table is None else self.table
+        return x * self.table
+
+
+class Normalizing(nn.Module):
+    """Writes its input, and notes a size."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x.sub_(0.5).div_(0.25)
+        self.size = x.shape[2:]
+        return x.mean(1)
+
+
+class Attention(nn.Module):
+    """Half precision, with a noted size."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.size = x.shape
+        return torch.nn.functional.scaled_dot_product_attention(x * 4, x * 4, x)
+
+
+def test_what_a_first_call_keeps_is_no_state() -> None:
+    """Tracing left tensors without values in such places, and later calls ended in an exception of torch."""
+    positions.cache_clear()
+    compare(Net(lambda y: y + positions(y.shape[-1])))
+    compare(Lazy())
+    compare(Normalizing())
+    compare(Attention(), torch.randn(1, 4, 49, 16).bfloat16())
+    compare(Waves(), torch.randn(1, 6), dynamic_dimensions=[DynamicDimension(dim=1, min=2, max=32)])
+
+
+def test_a_buffer_that_cannot_be_written_is_no_fault(capsys: pytest.CaptureFixture[str]) -> None:
+    model = Net(lambda y: y)
+    model.register_buffer("repeated", torch.ones(1).expand(5))
+    compare(model)
+    assert "warning" not in capsys.readouterr().out
+
+
+class Padded(nn.Module):
+    """Causal attention, with a mask of the places that padding has on the left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding, self.query = nn.Embedding(32, 16), nn.Linear(16, 16)
+        self.register_buffer("causal", torch.ones(8, 8).tril().bool())
+
+    def forward(self, tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(tokens)
+        scores = torch.where(self.get_buffer("causal"), self.query(x) @ x.mT, torch.finfo(x.dtype).min)
+        rows: torch.Tensor = (scores + (1 - mask[:, None]) * torch.finfo(x.dtype).min).softmax(-1) @ x
+        return rows
+
+
+def test_rows_that_a_mask_leaves_nothing_are_said(capsys: pytest.CaptureFixture[str]) -> None:
+    tokens = torch.arange(8)[None]
+    compare(Padded(), tokens, torch.tensor([[0, 0, 0, 1, 1, 1, 1, 1]]))
+    assert "A mask leaves rows of a softmax nothing" in capsys.readouterr().out
+
+
+def test_a_rewrite_that_changes_answers_is_not_blamed_on_the_model() -> None:
+    class Largest(nn.Module):
+        def forward(self, x: torch.Tensor, left_out: torch.Tensor) -> torch.Tensor:
+            return x.masked_fill(left_out > 0, -1e9).amax(1)
+
+    with pytest.raises(LowerdeckError, match=r"A rewrite of what torch.export made of Largest .*fault of Lowerdeck"):
+        compare(Largest(), torch.randn(2, 5), torch.tensor([[1.0] * 5, [0.0] * 5]))
+
+
+def test_weights_that_a_call_bounds_are_no_difference() -> None:
+    class Bounded(nn.Conv2d):
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            with torch.no_grad():
+                self.weight.clamp_(-0.1, 0.1)
+            return super().forward(input)
+
+    expected: Any = [Sample(inputs=(torch.randn(SHAPE),), label=None, digest="0")]
+    model = Bounded(3, 4, 3).eval()
+    assert answers(model, expected).failure is None
+
+
+def test_a_wrong_state_of_the_program_is_refused() -> None:
+    """Only calls after the first one show it."""
+
+    class Mean(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mean", torch.zeros(SHAPE))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            mean = self.get_buffer("mean")
+            before = mean.clone()
+            mean.mul_(0.5).add_(x if torch.compiler.is_compiling() else x * 2)
+            return before + x
+
+    with pytest.raises(LowerdeckError, match=r"Mean answers otherwise .*on the call after the first evaluation sample"):
+        compare(Mean())

@@ -304,20 +304,3 @@ def test_adaptive_max_pooling_with_other_sizes_puts_its_windows_together(
 def test_indices_of_adaptive_max_pooling_are_refused_with_their_place() -> None:
     with pytest.raises(LowerdeckError, match=r"adaptive_max_pool2d.*test_export\.py:\d+.*returns indices"):
         export(Calls(lambda x: F.adaptive_max_pool2d(x, 4, return_indices=True)), [[1, 3, 8, 8]])
-
-
-def test_the_check_of_plain_attributes_leaves_the_model_as_it_was() -> None:
-    class Counting(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.calls = 0
-            self.seen: list[int] = []
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            self.calls += 1
-            self.seen.append(self.calls)
-            return x + self.calls
-
-    model = Counting()
-    with pytest.raises(LowerdeckError, match="Counting keeps state in calls, seen"):
-        export(model, [[1, 4]])

@@ -2,115 +2,356 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.samples import Split, finite_sample
-from lowerdeck.graph.io_boundary import input_dtypes
-from lowerdeck.graph.outputs import output_names
-from lowerdeck.runtime.torch_program import TorchProgram
+from lowerdeck.graph.export_checks import written_attributes
+from lowerdeck.graph.masked_scores import IS_MASKED
+from lowerdeck.graph.outputs import output_names, register_dataclasses, traced
+from lowerdeck.graph.state import initial_state, with_own_state
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from torch.export import ExportedProgram
 
-_MOST_DIFFERENT, _MOST_DIFFERENT_HALF = 0.01, 0.05
-"""Most that a program's output may be off the model's, relative to its norm, where rounding does not explain more."""
+_Call = Sequence[torch.Tensor]
+_HALF = (torch.float16, torch.bfloat16)
+_NUM_NEARBY = 3
 _TIMES_ROUNDING = 10
 """As many times as far as an output moves with the last digits of the inputs, it may be off: of equal values, other
 ones may be chosen."""
 _NOTHING = 1e-6
+_STATE_ADVICE = (
+    "Register state in __init__, self.register_buffer(NAME, torch.zeros(SHAPE)), and write it in forward by "
+    "self.NAME.copy_(VALUE)"
+)
 
 
-def check_answers(model: torch.nn.Module, program: ExportedProgram, split: Split) -> None:
-    """Check that the program answers the first sample of a split as the model does when nothing exports it.
+@dataclass(frozen=True, kw_only=True)
+class Answers:
+    """What a model returned before anything traced it."""
 
-    A model may compute something else while it is traced: where it asks `torch.compiler.is_compiling()`,
-    `torch.compiler.is_exporting()` or `type(x) is torch.Tensor`.
+    model: torch.nn.Module
+    """What was called: the model, or a copy of it."""
+    calls: Sequence[_Call]
+    """The inputs of consecutive calls, which start with the initial state."""
+    returned: Sequence[_Call] = ()
+    """The outputs of each call."""
+    first_again: _Call = ()
+    """What the first call returns in a copy of the model that nothing has called yet, or else another time."""
+    written: Sequence[str] = ()
+    """Attributes that a call changes, where that is not the same."""
+    failure: str | None = None
+    """Why there are none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Tolerance:
+    """How far outputs may be off where rounding does not explain more, relative to their norm."""
+
+    share: float
+    of_part: float
+    """Part of the root mean square of an output that counts as the least of its parts, such as channels."""
+
+
+_FLOAT, _WITH_HALF = _Tolerance(share=1e-3, of_part=1e-2), _Tolerance(share=0.05, of_part=1.0)
+_SHARE_OF_INTEGERS = 0.01
+
+
+def answers(
+    model: torch.nn.Module, split: Split, input_dtypes: Sequence[str] = (), *, sizes_vary: bool = False
+) -> Answers:
+    """What `model` returns for two consecutive calls with inputs of a split, to be compared with its program.
+
+    A model is called before it is exported: what it makes in its first call and keeps, such as positions, is then there
+    when torch.export traces it. Its buffers stay as they are.
 
     Args:
-        model: The exported model, which is executed once or twice; its buffers stay as they are.
-        program: What `export` made of it.
+        model: In eval mode; called four times.
         split: Samples of it; none are compared where there are none.
+        input_dtypes: Dtype of every input by name; none where all are float32.
+        sizes_vary: Whether to call a copy instead, because what a first call makes has the size of that call.
 
     Raises:
-        LowerdeckError: an output differs by more than rounding makes of it.
+        LowerdeckError: a sample has numbers that are not finite.
     """
-    if not len(split):
-        return
-    dtypes = input_dtypes(program)
-    inputs = [value.to(dtype) for value, dtype in zip(finite_sample(split, 0).inputs, dtypes, strict=True)]
-    actual = TorchProgram(program)(tuple(inputs))
+    samples = [finite_sample(split, index) for index in range(min(2, len(split)))]
+    given = [call for sample in samples for call in sample.calls][:2]
+    if not given:
+        return Answers(model=model, calls=())
+    dtypes = [getattr(torch, name) for name in input_dtypes] or [torch.float32] * len(given[0])
+    calls: list[_Call] = []
     try:
-        expected = _answers(model, inputs)
+        calls += [[value.to(dtype) for value, dtype in zip(call, dtypes, strict=True)] for call in given]
+        if _shapes(calls[0]) != _shapes(calls[-1]) or len(calls) == 1:
+            calls[1:] = [[value.flip(tuple(range(value.ndim))) for value in calls[0]]]
+        unused = _copy(model)
+        copied = _copy(model) if sizes_vary else None
+        model = model if copied is None else copied
+        _stream(model, calls[1:])
+        returned = _stream(model, calls)
+        again = _first_again(model, unused, calls[0])
     except (OSError, MemoryError):  # a full memory, for example, says nothing about the model
         raise
-    except Exception as error:  # whatever the model raises where nothing traces it
-        print(
-            f"export: warning: the model was not compared with its program: it raised {type(error).__name__}: {error}"
-        )
+    except Exception as error:  # whatever the model raises, which may end its export with a better message
+        return Answers(model=model, calls=calls, failure=f"it raised {type(error).__name__}: {error}")
+    is_same = all(map(torch.equal, returned[0], again)) and len(returned[0]) == len(again)
+    # Here, because tracing leaves tensors without values in attributes.
+    written = () if is_same else written_attributes(model, calls[0])
+    return Answers(model=model, calls=calls, returned=returned, first_again=again, written=written)
+
+
+def check_answers(program: ExportedProgram, expected: Answers) -> None:
+    """Check that the program answers as the model does when nothing exports it.
+
+    A model may compute something else while it is traced: where it asks `torch.compiler.is_compiling()`,
+    `torch.compiler.is_exporting()` or `type(x) is torch.Tensor`. It may draw random numbers, and keep state where no
+    program has any. And a rewrite of its program may be wrong.
+
+    Args:
+        program: What `export` made of a model.
+        expected: The model's `answers`; its buffers stay as they are.
+
+    Raises:
+        LowerdeckError: an output differs by more than rounding makes of it, from one call of the model to another or
+            from the model to the program.
+    """
+    if expected.failure is not None:
+        print(f"export: warning: the model was not compared with its program: {expected.failure}")
         return
-    types = [", ".join(f"{each.dtype} {list(each.shape)}" for each in values) for values in (expected, actual)]
+    if not expected.calls:
+        return
+    tolerance = _WITH_HALF if _has_half(program) else _FLOAT
+    if _largest(expected.returned[:1], [expected.first_again], tolerance) > 1:
+        raise _not_repeatable(expected, program)
+    actual = _stream(with_own_state(program), expected.calls)
+    types = [_types(values[0]) for values in (expected.returned, actual)]
     if types[0] != types[1]:
         print("export: warning: the model returns {} and, while it is exported, {}".format(*types))
-    if [value.shape for value in expected] != [value.shape for value in actual]:
+    if _shapes(expected.returned[0]) != _shapes(actual[0]):
         return
-    half = any(value.dtype in (torch.float16, torch.bfloat16) for value in (*model.parameters(), *inputs))
-    tolerance = _MOST_DIFFERENT_HALF if half else _MOST_DIFFERENT
-    differences = list(map(_difference, expected, actual))
-    if max(differences, default=0.0) <= tolerance:
+    if _largest(expected.returned, actual, tolerance) <= 1:
         return
-    generator = torch.Generator().manual_seed(0)
-    nearby = [value + _nearby(value, generator) if value.is_floating_point() else value for value in inputs]
-    moved = map(_difference, expected, _answers(model, nearby))
-    for name, difference, most in zip(output_names(program), differences, moved, strict=True):
-        if difference > max(tolerance, _TIMES_ROUNDING * most):
-            _refuse(model, program, f"{name} of the program is {100 * difference:.3g} % off the model's")
-            return
+    most = [_TIMES_ROUNDING * moved for moved in _moved(expected, tolerance)]
+    for number, (one, other) in enumerate(zip(expected.returned, actual, strict=True)):
+        for name, value, off, least in zip(output_names(program), one, other, most, strict=True):
+            difference = _difference(value, off, tolerance)
+            if difference > max(1.0, least):
+                share = 100 * difference * _share(value, tolerance)
+                place = "the first evaluation sample" if not number else "the call after the first evaluation sample"
+                _refuse(program, expected, f"on {place}, {name} of the program is {share:.3g} % off the model's")
+                return
 
 
-def _refuse(model: torch.nn.Module, program: ExportedProgram, what: str) -> None:
-    """Raise LowerdeckError, or say it where the program may have sorted equal numbers in another order."""
-    found = f"{type(model).__name__} answers otherwise while it is exported: on the first evaluation sample, {what}."
-    if program.graph.find_nodes(op="call_function", target=torch.ops.aten.topk.default):
-        print(f"export: warning: {found} It sorts: of equal numbers, the program may take other ones first")
-        return
-    raise LowerdeckError(
-        f"{found} Look in the model, and in the packages that it uses, for torch.compiler.is_compiling(), "
-        "torch.compiler.is_exporting() and type(x) is torch.Tensor, and let it compute the same in both cases. If what "
-        "it computes while it is exported is meant, save that program by torch.export.save and choose model: exported"
+def _copy(model: torch.nn.Module) -> torch.nn.Module | None:
+    try:
+        return copy.deepcopy(model)
+    except Exception:  # such as models with the older weight_norm
+        return None
+
+
+def _first_again(model: torch.nn.Module, unused: torch.nn.Module | None, call: _Call) -> _Call:
+    if unused is not None:
+        with suppress(Exception):  # a copy may lack what the model has
+            return _stream(unused, [call])[0]
+    return _stream(model, [call])[0]
+
+
+def _refuse(program: ExportedProgram, expected: Answers, what: str) -> None:
+    """Raise LowerdeckError, or say it where the program chooses otherwise among what the model leaves open."""
+    found = type(expected.model).__name__
+    if not _agrees_as_traced(program, expected):
+        if lost := _unseen_writes(program, expected):
+            raise LowerdeckError(
+                f"{found} keeps state in {', '.join(lost)} by `.data`, which torch.export does not see: {what}. "
+                f"{_STATE_ADVICE}"
+            )
+        raise LowerdeckError(
+            f"{found} answers otherwise while it is exported: {what}. Look in the model, and in the packages that it "
+            "uses, for torch.compiler.is_compiling(), torch.compiler.is_exporting() and type(x) is torch.Tensor, and "
+            "let it compute the same in both cases. If what it computes while it is exported is meant, save that "
+            "program by torch.export.save and choose model: exported"
+        )
+    if _leaves_rows_nothing(program, expected.calls):
+        reason = "A mask leaves rows of a softmax nothing, as padding on the left does: their results mean nothing"
+    elif program.graph.find_nodes(op="call_function", target=torch.ops.aten.topk.default):
+        reason = "It sorts: of equal numbers, the program may take other ones first"
+    else:
+        raise LowerdeckError(
+            f"A rewrite of what torch.export made of {found} changes its answers: {what}. This is a fault of Lowerdeck "
+            "(graph/tracing.py lists the rewrites); please report it with the model's code. Until it is corrected, "
+            "find the layer by returning earlier ones, and write it in another way"
+        )
+    print(f"export: warning: {what}. {reason}")
+
+
+def _not_repeatable(expected: Answers, program: ExportedProgram) -> LowerdeckError:
+    written = [name for name in expected.written if name not in initial_state(program)]
+    place = f"in {', '.join(written)}" if written else "outside of buffers"
+    return LowerdeckError(
+        f"{type(expected.model).__name__} answers the same inputs otherwise in another call: it keeps state {place} "
+        "or draws random numbers by Python or NumPy. An exported program does neither: it answers every call as the "
+        f"first. {_STATE_ADVICE}; make random numbers an input of the model"
     )
 
 
-def _answers(model: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """What `model` returns where nothing traces it; its buffers and `inputs` stay as they are."""
-    buffers = {name: value.clone() for name, value in model.named_buffers()}
+def _agrees_as_traced(program: ExportedProgram, expected: Answers) -> bool:
+    """Whether what torch.export alone makes of the model answers as the model does."""
+    tolerance = _WITH_HALF if _has_half(program) else _FLOAT
+    try:
+        with torch.no_grad():
+            alone = traced(expected.model, tuple(value.clone() for value in expected.calls[0]))
+        return _largest(expected.returned, _stream(alone.module(check_guards=False), expected.calls), tolerance) <= 1
+    except Exception:  # the user's code, which tracing runs, may raise anything
+        return False
+
+
+def _unseen_writes(program: ExportedProgram, expected: Answers) -> list[str]:
+    """The buffers that a call of the model changes, and one of the program does not."""
+    buffers = dict(expected.model.named_buffers())
+    written = written_attributes(expected.model, expected.calls[0])
+    return [name for name in written if name in buffers and name not in initial_state(program)]
+
+
+def _leaves_rows_nothing(program: ExportedProgram, calls: Sequence[_Call]) -> bool:
+    """Whether a softmax of the program reads a row that is masked as a whole; see graph/masks.py."""
+    watched = _Softmaxes(with_own_state(program))
     with torch.no_grad():
-        returned = torch.func.functional_call(model, buffers, tuple(value.clone() for value in inputs))
-    return [value.detach() for value in tree_leaves(returned) if isinstance(value, torch.Tensor)]
+        for call in calls:
+            watched.run(*(value.clone() for value in call))
+    return watched.has_masked_row
 
 
-def _difference(expected: torch.Tensor, actual: torch.Tensor) -> float:
-    """How far apart two outputs are, relative to the norm of the first; of integers, the share that differs.
+class _Softmaxes(torch.fx.Interpreter):
+    has_masked_row = False
 
-    Where the first is not finite, the second may be any number: programs leave out by finite ones.
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        if target in (torch.ops.aten.softmax.int, torch.ops.aten._softmax.default) and args[0].numel():
+            self.has_masked_row |= bool((args[0].amax(args[1]) <= IS_MASKED).any())
+        return super().call_function(target, args, kwargs)
+
+
+def _stream(model: torch.nn.Module, calls: Sequence[_Call]) -> list[_Call]:
+    """The tensors that consecutive calls of `model` return; its buffers and the inputs stay as they are.
+
+    Raises:
+        TypeError: a tensor is sparse, or has no values, because the model kept it while it was traced.
+        Exception: whatever the model raises.
     """
-    if not expected.is_floating_point():
-        return float((expected != actual).double().mean()) if expected.numel() else 0.0
-    one, other = expected.double(), actual.double()
-    known = one.isfinite()
-    one, off = one[known], (other - one)[known]
-    if not off.numel() or float(off.abs().max()) <= _NOTHING:
-        return 0.0
-    share = float(torch.linalg.vector_norm(off) / torch.linalg.vector_norm(one).clamp(min=_NOTHING))
-    return math.inf if math.isnan(share) else share  # NaN, which is less than no bound, where the model has a number
+    found: list[_Call] = []
+    with _buffers_kept(model), torch.no_grad():
+        for call in calls:
+            returned = model(*(value.clone() for value in call))
+            register_dataclasses(returned)
+            tensors = [value for value in tree_leaves(returned) if isinstance(value, torch.Tensor)]
+            if any(isinstance(value, FakeTensor) or value.layout is not torch.strided for value in tensors):
+                raise TypeError("it returns sparse tensors, or some without values, which it keeps since it was traced")
+            # Copied, because what is returned may be the state, which the next call writes.
+            found.append([value.detach().clone() for value in tensors])
+    return found
+
+
+@contextmanager
+def _buffers_kept(model: torch.nn.Module) -> Iterator[None]:
+    """Give buffers their values back; one that got another size, as tables that grow with inputs do, stays."""
+    kept = [
+        (module, key, value, value.clone())
+        for module in model.modules()
+        for key, value in module.named_buffers(recurse=False)
+    ]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for module, key, buffer, value in kept:
+                now = getattr(module, key, None)
+                if now is not buffer and (now is None or now.shape == buffer.shape):
+                    is_stored = key not in module._non_persistent_buffers_set
+                    module.register_buffer(key, buffer, persistent=is_stored)
+                if not torch.equal(buffer, value):  # else it may be one that cannot be written, such as expanded ones
+                    buffer.copy_(value)
+
+
+def _has_half(program: ExportedProgram) -> bool:
+    parts = (part for part in program.graph_module.modules() if isinstance(part, torch.fx.GraphModule))
+    values = (value for part in parts for node in part.graph.nodes for value in tree_leaves(node.meta.get("val")))
+    return any(isinstance(value, torch.Tensor) and value.dtype in _HALF for value in values)
+
+
+def _shapes(values: _Call) -> list[torch.Size]:
+    return [value.shape for value in values]
+
+
+def _types(values: _Call) -> str:
+    return ", ".join(f"{value.dtype} {list(value.shape)}" for value in values)
+
+
+def _moved(expected: Answers, tolerance: _Tolerance) -> list[float]:
+    """How far each output moves with the last digits of the inputs; 0 where the model does not take such inputs."""
+    generator = torch.Generator().manual_seed(0)
+    found = [0.0] * len(expected.returned[0])
+    for _ in range(_NUM_NEARBY):
+        nearby = [[_nearby(value, generator) for value in call] for call in expected.calls]
+        with suppress(Exception):  # an index at the end of a table, for example
+            for one, other in zip(expected.returned, _stream(expected.model, nearby), strict=True):
+                moved = [_difference(*pair, tolerance) for pair in zip(one, other, strict=True)]
+                found = list(map(max, found, moved))
+    return found
 
 
 def _nearby(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    largest = value.abs().max() if value.numel() else 0
-    return torch.randn(value.shape, generator=generator).to(value.dtype) * largest * torch.finfo(value.dtype).eps * 8
+    """`value`, moved by some of its last digits; beside a mask's -1e9, zeros move by those of 1."""
+    if not value.is_floating_point() or not value.numel():
+        return value
+    sizes = value.abs().clamp(min=float(value.abs().max().clamp(max=1))) * torch.finfo(value.dtype).eps * 8
+    return value + torch.randn(value.shape, generator=generator).to(value.dtype) * sizes
+
+
+def _largest(expected: Sequence[_Call], actual: Sequence[_Call], tolerance: _Tolerance) -> float:
+    if any(len(one) != len(other) for one, other in zip(expected, actual, strict=True)):
+        return math.inf
+    pairs = (pair for call in zip(expected, actual, strict=True) for pair in zip(*call, strict=True))
+    return max((_difference(*pair, tolerance) for pair in pairs), default=0.0)
+
+
+def _share(expected: torch.Tensor, tolerance: _Tolerance) -> float:
+    return tolerance.share if expected.is_floating_point() else _SHARE_OF_INTEGERS
+
+
+def _difference(expected: torch.Tensor, actual: torch.Tensor, tolerance: _Tolerance) -> float:
+    """How many times as far apart two outputs, or parts of them with one index, are as `tolerance` allows.
+
+    Of integers, it is the share that differs. Where the first is not finite, the second may be any number: programs
+    leave out by finite ones.
+    """
+    share = _share(expected, tolerance)
+    if expected.shape != actual.shape:
+        return math.inf
+    if not expected.is_floating_point():
+        return float((expected != actual).double().mean()) / share if expected.numel() else 0.0
+    one, known = expected.double(), expected.isfinite()
+    off = torch.where(known, actual.double() - one, 0.0)
+    one = torch.where(known, one, 0.0)
+    if not off.numel() or float(off.abs().max()) <= _NOTHING:
+        return 0.0
+    if not bool(off.isfinite().all()):
+        return math.inf  # no number where the model has one
+    least = max(_NOTHING, tolerance.of_part * float(_sizes(one)[0]))
+    limits = [_sizes(one).clamp(min=_NOTHING), *(_sizes(one, dim).clamp(min=least) for dim in range(one.ndim))]
+    found = [_sizes(off), *(_sizes(off, dim) for dim in range(one.ndim))]
+    return max(float((size / limit).max()) for size, limit in zip(found, limits, strict=True)) / share
+
+
+def _sizes(value: torch.Tensor, dim: int | None = None) -> torch.Tensor:
+    """Root mean squares of the parts of `value` with one index of a dimension; of all of it without one."""
+    parts = value.reshape(1, -1) if dim is None else value.movedim(dim, 0).reshape(value.shape[dim], -1)
+    return parts.square().mean(1).sqrt()
