@@ -24,7 +24,7 @@ _LIBRARIES = ("torchaudio", "torchvision")
 _TRAINING, _PROBABILITY = ("train", "training"), ("p", "dropout_p")
 """Arguments of random operators: not training, or with a probability of 0, they draw nothing."""
 _OWN = ("training", "_parameters", "_buffers", "_modules")
-_STATE_ADVICE = (
+STATE_ADVICE = (
     "Register the state in __init__, self.register_buffer(NAME, torch.zeros(SHAPE)), and write it in forward by "
     "self.NAME.copy_(VALUE). A value that need not be kept is a new tensor, e.g. `weight = self.weight.clamp(-1, 1)`"
 )
@@ -98,7 +98,7 @@ def check_writes(program: ExportedProgram) -> None:
         ]
         raise LowerdeckError(
             f"{'; '.join(listed)}. From call to call, a program keeps only buffers that it writes outside of "
-            f"torch.cond and loops. {_STATE_ADVICE}"
+            f"torch.cond and loops. {STATE_ADVICE}"
         )
 
 

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.samples import Split, finite_sample
-from lowerdeck.graph.export_checks import written_attributes
+from lowerdeck.graph.export_checks import STATE_ADVICE, written_attributes
 from lowerdeck.graph.masked_scores import IS_MASKED
 from lowerdeck.graph.outputs import output_names, register_dataclasses, traced
 from lowerdeck.graph.state import initial_state, with_own_state
@@ -30,10 +30,6 @@ _TIMES_ROUNDING = 10
 """As many times as far as an output moves with the last digits of the inputs, it may be off: of equal values, other
 ones may be chosen."""
 _NOTHING = 1e-6
-_STATE_ADVICE = (
-    "Register state in __init__, self.register_buffer(NAME, torch.zeros(SHAPE)), and write it in forward by "
-    "self.NAME.copy_(VALUE)"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +169,7 @@ def _refuse(program: ExportedProgram, expected: Answers, what: str) -> None:
         if lost := _unseen_writes(program, expected):
             raise LowerdeckError(
                 f"{found} keeps state in {', '.join(lost)} by `.data`, which torch.export does not see: {what}. "
-                f"{_STATE_ADVICE}"
+                f"{STATE_ADVICE}"
             )
         raise LowerdeckError(
             f"{found} answers otherwise while it is exported: {what}. Look in the model, and in the packages that it "
@@ -200,7 +196,7 @@ def _not_repeatable(expected: Answers, program: ExportedProgram) -> LowerdeckErr
     return LowerdeckError(
         f"{type(expected.model).__name__} answers the same inputs otherwise in another call: it keeps state {place} "
         "or draws random numbers by Python or NumPy. An exported program does neither: it answers every call as the "
-        f"first. {_STATE_ADVICE}; make random numbers an input of the model"
+        f"first. {STATE_ADVICE}. Make random numbers an input of the model"
     )
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Sequence
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from lowerdeck.contracts.backends import DynamicDimension
 from lowerdeck.graph.source_lines import raised_at
@@ -108,7 +109,9 @@ def _advice(
 
 
 def _raised_without_export(model: torch.nn.Module, sample: Sequence[torch.Tensor]) -> Exception | None:
-    """What a copy of the model raises when nothing traces it; None also where it cannot be copied."""
+    """What a copy of the model raises when nothing traces it; None also where that is not known."""
+    if any(isinstance(value, FakeTensor) for module in model.modules() for value in vars(module).values()):
+        return None  # tracing has left tensors without values in it
     try:
         called = copy.deepcopy(model)
     except Exception:  # whatever a user's code raises
