@@ -67,7 +67,7 @@ def compare(model: nn.Module, *inputs: torch.Tensor, **options: Any) -> None:
     inputs = inputs or (torch.randn(SHAPE, generator=torch.Generator().manual_seed(1)),)
     samples: Any = [Sample(inputs=inputs, label=None, digest="0")]
     dtypes = [str(value.dtype).removeprefix("torch.") for value in inputs]
-    expected = answers(model.eval(), samples, dtypes, sizes_vary="dynamic_dimensions" in options)
+    expected = answers(model.eval(), samples, dtypes, options.get("dynamic_dimensions", ()))
     program = export(model, [list(value.shape) for value in inputs], input_dtypes=dtypes, **options)
     check_answers(program, expected)
 

@@ -23,6 +23,8 @@ from lowerdeck.graph.state import initial_state, with_own_state
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
+    from lowerdeck.contracts.backends import DynamicDimension
+
 _Call = Sequence[torch.Tensor]
 _HALF = (torch.float16, torch.bfloat16)
 _NUM_NEARBY = 3
@@ -64,7 +66,10 @@ _SHARE_OF_INTEGERS = 0.01
 
 
 def answers(
-    model: torch.nn.Module, split: Split, input_dtypes: Sequence[str] = (), *, sizes_vary: bool = False
+    model: torch.nn.Module,
+    split: Split,
+    input_dtypes: Sequence[str] = (),
+    dynamic_dimensions: Sequence[DynamicDimension] = (),
 ) -> Answers:
     """What `model` returns for two consecutive calls with inputs of a split, to be compared with its program.
 
@@ -75,7 +80,8 @@ def answers(
         model: In eval mode; called four times.
         split: Samples of it; none are compared where there are none.
         input_dtypes: Dtype of every input by name; none where all are float32.
-        sizes_vary: Whether to call a copy instead, because what a first call makes has the size of that call.
+        dynamic_dimensions: Dimensions of varying size. With any, a copy is called instead, because what a first call
+            makes has the size of that call.
 
     Raises:
         LowerdeckError: a sample has numbers that are not finite.
@@ -91,7 +97,7 @@ def answers(
         if _shapes(calls[0]) != _shapes(calls[-1]) or len(calls) == 1:
             calls[1:] = [[value.flip(tuple(range(value.ndim))) for value in calls[0]]]
         unused = _copy(model)
-        copied = _copy(model) if sizes_vary else None
+        copied = _copy(model) if dynamic_dimensions else None
         model = model if copied is None else copied
         _stream(model, calls[1:])
         returned = _stream(model, calls)
