@@ -64,7 +64,7 @@ def _boxes(generator: np.random.Generator) -> tuple[Any, Any]:
 MAKERS: Mapping[str, tuple[Maker, Mapping[str, Any]]] = {
     "anomaly": (_anomalies, {"score": "output"}),
     "classification": (_classes, {}),
-    "detection": (_boxes, {"decoder": {"name": "boxes", "score_threshold": 0.05}}),
+    "detection": (_boxes, {"decoder": {"name": "boxes", "candidates": "rows", "score_threshold": 0.05}}),
     "multi_label": (_labels, {}),
     "regression": (_keypoints, {}),
     "segmentation": (_masks, {}),
