@@ -324,18 +324,41 @@ def test_a_workspace_in_a_package_of_the_user_is_no_part_of_it(
     (package / "net.py").write_text("import importlib\n")
     (package / "nets" / "small.py").write_text("Net = 1\n")
     workspace = package / place
-    for file in ("params.yaml", "dvc.yaml", "sweeps/one/params.yaml", "sweeps/one/dvc.yaml"):
+    given = ("params.yaml", "dvc.yaml", "stages/compose.py")
+    for file in (*given, *(f"sweeps/one/{name}" for name in given)):
         (workspace / file).parent.mkdir(parents=True, exist_ok=True)
         (workspace / file).touch()
     monkeypatch.syspath_prepend(registry)
     model = {"source": "factory", "options": {"factory": "closures_around.net:make"}}
     before = model_code(model, workspace, ["closures_around"])
-    for file in ("build/config.yaml", "dvc.lock", "mlflow/mlflow.db", "sweeps/one/plugins/net.py"):
+    for file in (
+        *("build/config.yaml", "dvc.lock", "mlflow/mlflow.db", "sweeps/one/plugins/net.py", "docs/ledger/one.json"),
+        *("params.yaml", "conf/model/net.yaml", "data/prepared/digits.npz"),
+    ):
         (workspace / file).parent.mkdir(parents=True, exist_ok=True)
         (workspace / file).write_text("1\n")
         assert model_code(model, workspace, ["closures_around"]) == before, file
-    (package / "nets" / "small.py").write_text("Net = 2\n")
-    assert model_code(model, workspace, ["closures_around"]) != before
+    for file in (package / "nets" / "small.py", workspace / "anchors.json", workspace / "tables" / "classes"):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("2\n")
+        assert model_code(model, workspace, ["closures_around"]) != before, file
+        before = model_code(model, workspace, ["closures_around"])
+
+
+@pytest.mark.parametrize("place", ["", "deep"])
+def test_a_package_that_is_a_project_of_dvc_is_no_workspace(registry: Path, place: str) -> None:
+    """An edit of the parameters that its network reads rebuilt nothing."""
+    (registry / "plugins" / "__init__.py").touch()
+    project = registry / "plugins" / place
+    for file in ("dvc.yaml", "params.yaml", "build/widths.json"):
+        (project / file).parent.mkdir(parents=True, exist_ok=True)
+        (project / file).touch()
+    config = config_for("xnnpack", options={"factory": "plugins.net:make"})
+    for file in ("params.yaml", "build/widths.json"):
+        before = model_code(config["model"], registry, ["plugins"])
+        assert "export" in changed_by(project / file, config, registry), file
+        (project / file).write_text("width: 2\n")
+        assert model_code(config["model"], registry, ["plugins"]) != before, file
 
 
 def test_code_that_an_option_names_with_a_dot_counts(workspace: Path, tmp_path: Path) -> None:

@@ -32,7 +32,15 @@ _INSTALLED = ("site-packages", "dist-packages")
 """Folders of packages that change with their version."""
 _NO_INPUT = re.compile(r"(?i)readme.*|.*\.(md|rst|ipynb|log)|events\.out\.tfevents\..*")
 """Names of files that no model is made from, though a package may well read them: notes, and records of training."""
-_WORKSPACE = ("params.yaml", "dvc.yaml")
+_WORKSPACE = ("dvc.yaml", f"{STAGES}/compose.py")
+"""Files by which a workspace is told from a project of the user that is built by DVC, too."""
+_OF_WORKSPACE = frozenset(
+    {
+        *("build", "dvc.lock", "dvc_plots", "mlflow", "mlruns", "sweeps"),  # what builds write
+        *("conf", "data", "docs", "dvc.yaml", "params.yaml", "pipeline", STAGES),  # what they are made from, and records
+    }
+)
+"""Files and folders of a workspace that are no part of a package around it: what of them matters counts by itself."""
 _TOOLS = frozenset(
     {PACKAGE, "torch", "torchao", "torchaudio", "torchvision", "executorch", "timm", "transformers", "numpy"}
 )
@@ -147,7 +155,7 @@ class Node:
     data: Mapping[str, Path]
     """Of a package, by path below it: files other than Python, such as templates, in folders without modules.
 
-    Without hidden files, copies that editors keep, and workspaces, which have their builds in them.
+    Without hidden files, copies that editors keep, and what workspaces hold for and of their builds.
     """
 
 
@@ -281,7 +289,7 @@ def _node(module: str, config: Mapping[str, Any], sources: Sources) -> Node | No
 
 def _data_of(package: str, folder: Path) -> dict[str, Path]:
     found: list[Path] = []
-    for path in folder.iterdir() if not _is_workspace(folder) else ():
+    for path in folder.iterdir():
         if path.is_dir():
             found += _files_below(path) if _is_part(path) and not any(path.glob("*.py")) else ()
         elif path.suffix != ".py" and _is_part(path):
@@ -298,7 +306,7 @@ def _files_below(folder: Path) -> Iterator[Path]:
 
 def _is_part(path: Path) -> bool:
     """Whether a file or folder in a package may be part of it."""
-    return not UNREAD.fullmatch(path.name) and not _is_workspace(path)
+    return not UNREAD.fullmatch(path.name) and not (path.name in _OF_WORKSPACE and _is_workspace(path.parent))
 
 
 def _is_workspace(path: Path) -> bool:
