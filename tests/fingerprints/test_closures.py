@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,16 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for folder in SOURCE_FOLDERS:
         shutil.copytree(REPOSITORY / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
     return root
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    """Packages around the factories of one test are not those of the next one."""
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        if name.partition(".")[0] == "plugins" or name.startswith("closures_"):
+            del sys.modules[name]
 
 
 def names(config: Mapping[str, Any], workspace: Path) -> dict[str, set[str]]:
@@ -289,6 +299,28 @@ print(model_code({model}, Path.cwd(), ['plugins']))"
     assert len(digests) == 1
 
 
+def test_the_code_of_a_model_does_not_depend_on_what_was_imported_before(registry: Path) -> None:
+    """promote refused workspaces that nobody had edited, because composing a second time found more code."""
+    library = registry / "library"
+    library.mkdir()
+    (library / "closures_late.py").write_text("width = 1\n")
+    (registry / "plugins" / "__init__.py").write_text(f"import sys\nsys.path.append({str(library)!r})\n")
+    (registry / "plugins" / "net.py").write_text("def make():\n    import closures_late\n")
+    model = {"source": "factory", "options": {"factory": "plugins.net:make"}}
+    code = f"""
+from pathlib import Path
+from lowerdeck.fingerprints.closures import model_code
+found = [model_code({model}, Path.cwd(), ["plugins"])]
+import plugins
+found.append(model_code({model}, Path.cwd(), ["plugins"]))
+Path("library/closures_late.py").write_text("width = 2")
+found.append(model_code({model}, Path.cwd(), ["plugins"]))
+assert found[0] == found[1] != found[2], found
+"""
+    environment = dict(os.environ) | {"PYTHONPATH": str(REPOSITORY / "pipeline")}
+    subprocess.run([sys.executable, "-c", code], cwd=registry, env=environment, check=True)
+
+
 @pytest.mark.parametrize(
     ("names", "is_input", "is_code"),
     [
@@ -338,10 +370,10 @@ def test_a_workspace_in_a_package_of_the_user_is_no_part_of_it(
         (workspace / file).parent.mkdir(parents=True, exist_ok=True)
         (workspace / file).write_text("1\n")
         assert model_code(model, workspace, ["closures_around"]) == before, file
-    for file in (package / "nets" / "small.py", workspace / "anchors.json", workspace / "tables" / "classes"):
-        file.parent.mkdir(exist_ok=True)
-        file.write_text("2\n")
-        assert model_code(model, workspace, ["closures_around"]) != before, file
+    for part in (package / "nets" / "small.py", workspace / "anchors.json", workspace / "tables" / "classes"):
+        part.parent.mkdir(exist_ok=True)
+        part.write_text("2\n")
+        assert model_code(model, workspace, ["closures_around"]) != before, part
         before = model_code(model, workspace, ["closures_around"])
 
 

@@ -9,10 +9,12 @@ user's code counts. That is what `plugins` lists, and what this imports in the w
 from __future__ import annotations
 
 import functools
+import importlib.util
 import os
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,7 +39,7 @@ _WORKSPACE = ("dvc.yaml", f"{STAGES}/compose.py")
 _OF_WORKSPACE = frozenset(
     {
         *("build", "dvc.lock", "dvc_plots", "mlflow", "mlruns", "sweeps"),  # what builds write
-        *("conf", "data", "docs", "dvc.yaml", "params.yaml", "pipeline", STAGES),  # what they are made from, and records
+        *("conf", "data", "docs", "dvc.yaml", "params.yaml", "pipeline", STAGES),  # their inputs, and records
     }
 )
 """Files and folders of a workspace that are no part of a package around it: what of them matters counts by itself."""
@@ -216,10 +218,13 @@ def model_code(model: Mapping[str, Any], workspace: Path, plugins: Sequence[str]
         workspace: Folder with stages/.
         plugins: Import prefixes of the user's own code.
     """
+    module = str(model["options"].get("factory")).partition(":")[0]
+    with suppress(ImportError):  # whoever imports it reports that
+        importlib.util.find_spec(module)  # imports the packages around it, which may extend the import path
     sources = Sources.of_workspace(workspace, plugins)
     del sources.roots[PACKAGE]  # its code counts by stage
     found = closure([module_of("lowerdeck.models", model["source"])], {}, sources, options=model)
-    factory = sources.file(str(model["options"].get("factory")).partition(":")[0])
+    factory = sources.file(module)
     kept = {
         name: file
         for name, file in found.items()
@@ -374,8 +379,6 @@ def _import_paths(value: Any, own: Collection[str]) -> Iterator[str]:
 
 def _folder_of(package: str, workspace: Path) -> Path | None:
     """The folder that contains the top-level `package`; None if it is installed or cannot be found."""
-    import importlib.util
-
     if (workspace / package).is_dir() or (workspace / f"{package}.py").is_file():
         return workspace
     try:
