@@ -72,12 +72,14 @@ def test_a_file_is_read_again_when_its_size_time_or_inode_changed(tmp_path: Path
 
 
 def test_links_are_followed_and_caches_are_left_out(tmp_path: Path) -> None:
+    """Links that lead back or nowhere, as emacs makes them while it edits, ended a sweep in an unforeseen error."""
     files, folder, elsewhere = Files(), tmp_path / "folder", tmp_path / "elsewhere"
     folder.mkdir()
     elsewhere.mkdir()
     (elsewhere / "a").write_text("1")
     (folder / "b").write_text("2")
-    (folder / "link").symlink_to(elsewhere)
+    for name, target in (("link", elsewhere), ("self", folder), ("up", tmp_path), (".#b", "me@host.1")):
+        (folder / name).symlink_to(target)
     before = files.digest(folder)
     assert before == folder_digest({"b": file_digest(folder / "b"), "link/a": file_digest(elsewhere / "a")})
     (folder / "b.pyc").touch()

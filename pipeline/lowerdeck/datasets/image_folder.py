@@ -9,7 +9,6 @@ may also be in one flat folder. PIL decodes an image on access, as stored (no EX
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,12 +18,11 @@ from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.samples import Sample
 from lowerdeck.datasets import preprocessing, splits
 from lowerdeck.fingerprints import data
+from lowerdeck.formats.folders import walk
 from lowerdeck.registry.bundled_data import where_to_get
 
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 _DESKTOP_METADATA_FILES = ("thumbs.db", "desktop.ini")
-_MAX_LINKS = 8
-"""Most links to folders on the way to a file: folders that link to each other have more ways than can be listed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,23 +217,13 @@ def files_below(folder: Path, without: Path | None = None) -> list[Path]:
     Raises:
         LowerdeckError: folders are linked in folders that are linked, and so on, too often.
     """
-    found, left_out = list[Path](), without and without.resolve()
-    passed: dict[Path, tuple[Path, ...]] = {folder: ()}  # folder -> where the links lie that led to it
-    for place, folders, names in os.walk(folder, followlinks=True):
-        parent = Path(place)
-        found += [parent / name for name in names if not _is_desktop_metadata(name)]
-        links = passed.pop(parent)
-        for name in [*folders]:
-            path = parent / name
-            target = path.resolve()
-            through = (*links, parent.resolve()) if path.is_symlink() else links
-            leads_back = through != links and any(link.is_relative_to(target) for link in through)
-            if _is_desktop_metadata(name) or target == left_out or leads_back:
-                folders.remove(name)
-            elif len(through) > _MAX_LINKS:
-                raise LowerdeckError(f"{path} is reached through more than {_MAX_LINKS} links to folders; remove some")
-            passed[path] = through
-    return sorted(found)
+    left_out = without and without.resolve()
+
+    def is_left_out(path: Path) -> bool:
+        return _is_desktop_metadata(path.name) or (left_out is not None and path.resolve() == left_out)
+
+    walked = walk(folder, is_left_out)
+    return sorted(parent / name for parent, names in walked for name in names if not _is_desktop_metadata(name))
 
 
 def _is_desktop_metadata(name: str) -> bool:

@@ -1,6 +1,6 @@
 """SHA-256 of values, files and folders: the one form in which fingerprints are computed and compared.
 
-Only the standard library is imported, so that computing a fingerprint stays cheap.
+Little but the standard library is imported, so that computing a fingerprint stays cheap.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from lowerdeck.formats.folders import walk
 
 ABSENT = "absent"
 """Digest of a missing path."""
@@ -55,7 +57,7 @@ class Files:
     def digest(self, place: Path) -> str:
         """SHA-256 of a file or of a folder's content; `ABSENT` if neither exists."""
         if place.is_dir():
-            return folder_digest({name: self._file(place / name) for name in _files_below(place)})
+            return folder_digest({name: self._file(place / name) for name in files_below(place)})
         return self._file(place) if place.is_file() else ABSENT
 
     def _file(self, path: Path) -> str:
@@ -67,13 +69,16 @@ class Files:
         return known[1]
 
 
+def files_below(folder: Path) -> list[str]:
+    """Paths below a folder of the files that its digest covers, sorted: no caches, no links that lead nowhere or back.
+
+    Raises:
+        LowerdeckError: folders are linked in folders that are linked, and so on, too often.
+    """
+    walked = walk(folder, lambda path: path.name in IGNORED)
+    paths = (os.path.join(parent, name) for parent, names in walked for name in names if not name.endswith(".pyc"))  # noqa: PTH118  many files
+    return sorted(os.path.relpath(path, folder) for path in paths if os.path.isfile(path))  # noqa: PTH113  as above
+
+
 FILES = Files()
 """The cache of this process."""
-
-
-def _files_below(folder: Path) -> list[str]:
-    found = []
-    for root, folders, names in os.walk(folder, followlinks=True):
-        folders[:] = [name for name in folders if name not in IGNORED]
-        found += [os.path.relpath(os.path.join(root, name), folder) for name in names if not name.endswith(".pyc")]  # noqa: PTH118  many files
-    return sorted(found)

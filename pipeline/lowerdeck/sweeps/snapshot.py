@@ -14,7 +14,7 @@ from pathlib import Path
 
 from lowerdeck.artifacts.files import beside
 from lowerdeck.config.options import conf_folders
-from lowerdeck.fingerprints.digests import IGNORED
+from lowerdeck.fingerprints.digests import files_below
 from lowerdeck.sweeps.declaration import Stage
 
 SWEEPS = Path("sweeps")
@@ -47,12 +47,19 @@ def take(project: Path, entries: Iterable[str]) -> Path:
     for entry in entries:
         source = project / entry
         if source.is_dir():
-            shutil.copytree(source, copy / entry, ignore=shutil.ignore_patterns(*IGNORED, "*.pyc"))
+            _copy_folder(source, copy / entry)
         elif source.is_file():
             shutil.copy2(source, copy / entry)
     for folder in reversed(conf_folders(project / CONF)):  # the package's options, below those of the project
-        shutil.copytree(folder, copy / CONF, dirs_exist_ok=True)
+        _copy_folder(folder, copy / CONF)
     return copy
+
+
+def _copy_folder(source: Path, target: Path) -> None:
+    target.mkdir(exist_ok=True)  # also one without files
+    for name in files_below(source):
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(source / name, target / name)
 
 
 def keep(copy: Path, place: Path) -> None:
