@@ -66,8 +66,8 @@ def test_what_explain_tried_stays_with_the_build_that_it_was_tried_on() -> None:
     trial = Trial(change=cause.change, failure="the model has none")
     pages = export.render(read_plan(), built, [trial])
     write_text(paths.EXPLANATION, pages[paths.EXPLANATION.name])
-    for _ in range(2):
-        assert main(["report"]) == 0
+    for command in (["report"], ["explain", "--reason", "boundary"], ["explain"], ["report"]):
+        assert main(command) == 0
         assert "ried: could not be tried: the model has none" in paths.EXPLANATION.read_text()
     write_build(nodes=(gelu,), model={"name": "another"})
     let_pass(60, paths.EXPLANATION)

@@ -101,7 +101,7 @@ def _groups(
     if options.reason is not None and not found:
         there = ", ".join(sorted(name.removeprefix("reasons.") for name in metrics if name.startswith("reasons.")))
         console.print(f"no node stays on the CPU for {options.reason}; for others: {there or 'none'}", soft_wrap=True)
-    _write_pages(console, graph.plan, named, tried)
+    _write_pages(console, graph.plan, named, tried if options.tries else None)
 
 
 def _tried(console: Console, concluded: Sequence[Cause], plan: DelegationPlan) -> list[Trial]:
@@ -125,8 +125,10 @@ def _tried(console: Console, concluded: Sequence[Cause], plan: DelegationPlan) -
     return tried
 
 
-def _write_pages(console: Console, plan: DelegationPlan, named: NamedPlan | None, tried: Sequence[Trial]) -> None:
-    """Write the page of the build in build/, or that of the plan that was named."""
+def _write_pages(
+    console: Console, plan: DelegationPlan, named: NamedPlan | None, tried: Sequence[Trial] | None
+) -> None:
+    """Write the page of the build in build/, where what was tried before stays, or that of the plan that was named."""
     from lowerdeck.artifacts import paths
     from lowerdeck.artifacts.files import write_text
     from lowerdeck.artifacts.measurements import read_profile
@@ -136,14 +138,14 @@ def _write_pages(console: Console, plan: DelegationPlan, named: NamedPlan | None
 
     if named is not None:
         place = paths.BUILD / f"explain_{re.sub(r'[^A-Za-z0-9]+', '_', named.origin).strip('_')[:60]}.html"
-        write_text(place, page.render(plan, f"{plan.backend}: {named.origin}", tried, run_page=named.run_page))
+        write_text(place, page.render(plan, f"{plan.backend}: {named.origin}", run_page=named.run_page))
         console.print(f"\nthe whole graph: {place}", highlight=False, soft_wrap=True)
         return
     config = load.read_config(paths.CONFIG) if paths.CONFIG.is_file() else None
     rendered = export.render(
         plan,
         config,
-        tried,
+        export.tried_before(plan, config) if tried is None else tried,
         read_profile(),
         current_run_page(),
         has_report=report_is_current(),
