@@ -63,6 +63,16 @@ def test_what_does_not_fit_is_refused(scores: np.ndarray, mask: np.ndarray, mess
         judged("segmentation", [scores], [mask])
 
 
+def test_a_drop_of_nothing_but_last_bits_is_none() -> None:
+    """The gate `max_quantization_drop: 0` failed where classes changed places, whose shares add up in another order."""
+    rng, own = np.random.default_rng(5), np.repeat(np.arange(4), 12).reshape(4, 12)
+    found = np.where(rng.random((4, 12)) < 0.6, own, rng.integers(0, 4, (4, 12)))
+    renamed = (np.roll(found, 1, axis=0) + 1) % 4
+    scores = [np.eye(4)[classes].transpose(2, 0, 1) for classes in (found, renamed)]
+    metrics = judged("segmentation", scores[:1], [own], quantized=scores[1:]).metrics
+    assert metrics["quantization_drop"] == 0
+
+
 def test_names_of_classes_name_their_metrics_unless_they_are_ambiguous() -> None:
     names = ["traffic light", "car", "road/way"]
     assert task_metrics.metric_names(names) == ("traffic_light", "car", "road_way")

@@ -132,10 +132,16 @@ def _values(
 def _drops(suffix: str, of_programs: Mapping[str, Floats], sign: int) -> dict[str, Floats]:
     """How much worse a metric becomes from program to program."""
     return {
-        name + suffix: _without_last_bits(sign * (of_programs[before] - of_programs[after]))
+        name + suffix: _without_last_bits(sign * _difference(of_programs[before], of_programs[after]))
         for name, before, after in DROPS
         if before in of_programs and after in of_programs
     }
+
+
+def _difference(before: Floats, after: Floats) -> Floats:
+    """`before - after`, 0 where they differ in their last bits only."""
+    is_none = np.isclose(before, after, rtol=_LAST_BITS, atol=0.0) & np.isfinite(before)
+    return np.where(is_none, 0.0, before - after)
 
 
 def _without_last_bits(values: Any) -> Floats:
