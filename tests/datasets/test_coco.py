@@ -61,6 +61,19 @@ def test_ids_and_sizes_that_a_table_wrote_as_floats(tmp_path: Path) -> None:
             coco.load(stored(tmp_path, [BOX | {"category_id": wrong}]), SHAPES, 0)
 
 
+def test_crowds_and_run_lengths_that_a_table_wrote(tmp_path: Path) -> None:
+    """A gap in the column was a crowd, and runs of 768.0 pixels were `counts of None pixels`."""
+    for given, is_crowd in ((0.0, False), (1.0, True), (False, False), (True, True), (None, False), (np.nan, False)):
+        options = stored(tmp_path, [BOX | {"iscrowd": given}])
+        assert coco.load(options, SHAPES, 0).evaluation.target(0).crowd.tolist() == [is_crowd]  # type: ignore[attr-defined]
+    for wrong in (2, 0.5, "0", [1], np.inf):
+        with pytest.raises(LowerdeckError, match=r"annotation 1: iscrowd is .*; it must be 0 or 1"):
+            coco.load(stored(tmp_path, [BOX | {"iscrowd": wrong}]), SHAPES, 0)
+    runs = {"size": [24.0, 32.0], "counts": [10.0, 24.0, 734.0]}
+    split = coco.load(stored(tmp_path, [BOX | {"segmentation": runs}], targets="masks"), [[1, 3, 24, 32]], 0).evaluation
+    assert max(int((split[i].target == 2).sum()) for i in range(2)) == 24
+
+
 @pytest.mark.parametrize("compressed", [False, True])
 def test_masks_are_those_of_the_library(tmp_path: Path, compressed: bool) -> None:
     polygon = [4, 8, 12, 8, 12, 20, 4, 20]
@@ -139,6 +152,9 @@ def test_everything_that_is_wrong_is_listed_at_once(tmp_path: Path) -> None:
         ([[1, 2, 3, 4]], "is no list of polygons"),
         ({"size": [32, 24], "counts": []}, r"has size \[32, 24\]; the image has \[24, 32\]"),
         ({"size": [24, 32], "counts": [5, 6]}, "has counts of 11 pixels; the image has 768"),
+        ({"size": [24, 32], "counts": [767.5, 0.5]}, "has counts that are no list of whole numbers from 0 on"),
+        ({"size": [24, 32], "counts": [-1, 769]}, "has counts that are no list of whole numbers from 0 on"),
+        ({"size": [24, 32], "counts": 768}, "has counts that are no list of whole numbers from 0 on"),
     ],
 )
 def test_masks_need_outlines(tmp_path: Path, segmentation: Any, message: str) -> None:

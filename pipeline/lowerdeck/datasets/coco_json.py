@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -203,13 +203,16 @@ def _annotated(
         min(left, top) < -SLACK_PIXELS or left + width > size[0] + SLACK_PIXELS or top + height > size[1] + SLACK_PIXELS
     ):
         reader.faults.append(f"{called}: bbox {box} reaches outside its image of {size[0]}x{size[1]} pixels")
-    if len(reader.faults) > before or label is None:
+    is_crowd = _flag(entry.get("iscrowd"))
+    if is_crowd is None:
+        reader.faults.append(f"{called}: iscrowd is {entry['iscrowd']!r}; it must be 0 or 1")
+    if len(reader.faults) > before or label is None or is_crowd is None:
         return None
     area = entry.get("area")
     return Annotated(
         box=(left, top, left + width, top + height),
         label=label,
-        is_crowd=bool(entry.get("iscrowd")),
+        is_crowd=is_crowd,
         area=float(area) if isinstance(area, (int, float)) and _is_number(area) else width * height,
         outline=outline,
     )
@@ -220,6 +223,14 @@ def _whole(value: Any) -> int | None:
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _flag(value: Any) -> bool | None:
+    """0 or 1, where a table has no value 0, too; None for what is neither."""
+    if value is None or value != value:  # NaN, as pandas writes a gap
+        return False
+    number = int(value) if isinstance(value, bool) else _whole(value)
+    return bool(number) if number in (0, 1) else None
 
 
 def _is_number(value: Any) -> bool:
@@ -234,7 +245,11 @@ def _outline_fault(outline: Any, size: tuple[int, int]) -> str | None:
         counts = outline.get("counts")
         if isinstance(counts, str):
             return None
-        total = sum(counts) if isinstance(counts, list) and all(isinstance(count, int) for count in counts) else None
+        listed = counts if isinstance(counts, list) else [None]
+        runs = [run for run in map(_whole, listed) if run is not None and run >= 0]
+        if len(runs) < len(listed):
+            return "has counts that are no list of whole numbers from 0 on"
+        total = sum(runs)
         return (
             None if total == size[0] * size[1] else f"has counts of {total} pixels; the image has {size[0] * size[1]}"
         )
@@ -248,9 +263,8 @@ def _outline_fault(outline: Any, size: tuple[int, int]) -> str | None:
 
 def _run_lengths(outline: Mapping[str, Any], width: int, height: int) -> npt.NDArray[np.bool_]:
     """Run lengths down the columns, of pixels without and with the object in turn."""
-    counts: Sequence[int] = outline["counts"]
-    if isinstance(counts, str):
-        counts = _uncompressed(counts)
+    stored = outline["counts"]
+    counts = _uncompressed(stored) if isinstance(stored, str) else [int(count) for count in stored]
     flags = np.repeat(np.arange(len(counts)) % 2 == 1, counts)
     if len(flags) != width * height:
         raise LowerdeckError(f"run lengths of a segmentation have {len(flags)} pixels; the image has {width * height}")
