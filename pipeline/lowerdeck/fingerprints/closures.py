@@ -35,7 +35,7 @@ _INSTALLED = ("site-packages", "dist-packages")
 _NO_INPUT = re.compile(r"(?i)readme.*|.*\.(md|rst|ipynb|log)|events\.out\.tfevents\..*")
 """Names of files that no model is made from, though a package may well read them: notes, and records of training."""
 _WORKSPACE = ("dvc.yaml", f"{STAGES}/compose.py")
-"""Files by which a workspace is told from a project of the user that is built by DVC, too."""
+"""Files that a workspace has, and a project of the user that DVC builds without Lowerdeck has not."""
 _OF_WORKSPACE = frozenset(
     {
         *("build", "dvc.lock", "dvc_plots", "mlflow", "mlruns", "sweeps"),  # what builds write

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import chdir, contextmanager
 from dataclasses import dataclass, field
-from itertools import takewhile
+from itertools import chain, takewhile
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -181,10 +181,18 @@ def _added(known: set[str]) -> tuple[Sequence[str], Sequence[str]]:
 
 
 def _loaded_from_others(here: Path) -> dict[str, ModuleType]:
-    """Modules of other workspaces, such as `plugins`, whose names are taken in `here`: Python would not look there."""
+    """Modules of other workspaces that Python would take for those of `here`.
+
+    That are those whose names are taken in `here`, such as `plugins`, and those in folders that plug-ins added: which
+    folders those of `here` will add is not known yet.
+    """
     own = _modules({path.stem for path in here.iterdir()})
     roots = {name: _root(name, module) for name, module in own.items()}
     others = {name for name, root in roots.items() if root not in (None, here) and (root / PARAMS).is_file()}
+    entries = [(other, Path(entry).resolve()) for other in _ADDED.keys() - {here} for entry in chain(*_ADDED[other])]
+    added = {folder for other, folder in entries if folder.is_relative_to(other) and folder.name != "site-packages"}
+    loaded = [(name, module) for name, module in list(sys.modules.items()) if added and "." not in name]
+    others |= {name for name, module in loaded if _root(name, module) in added}
     return _modules({name.partition(".")[0] for name in others})
 
 
