@@ -101,6 +101,20 @@ def test_hidden_and_spare_files_of_a_folder_that_options_name_do_not_count(tmp_p
     assert model_digest(str(tables), options) == before
 
 
+def test_folders_that_are_linked_in_one_that_options_name_count(tmp_path: Path) -> None:
+    """An edit of a table in one of them rebuilt nothing."""
+    tables, more = tmp_path / "tables", tmp_path / "more"
+    for folder in (tables, more):
+        folder.mkdir()
+        (folder / "a.txt").write_text("1")
+        (folder / "self").symlink_to(folder)
+    (tables / "more").symlink_to(more)
+    options = {"kwargs": {"tables": str(tables)}}
+    before = model_digest(None, options)
+    (more / "a.txt").write_text("2")
+    assert model_digest(None, options) != before
+
+
 def test_what_dvc_does_not_watch_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for folder in ("data/inputs/pictures", "elsewhere/pictures", "pictures"):

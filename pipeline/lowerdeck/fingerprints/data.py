@@ -17,6 +17,7 @@ from typing import Any
 from lowerdeck.compat.terminal import progress_bar
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.fingerprints import digests
+from lowerdeck.formats.folders import walk
 from lowerdeck.formats.regular_files import check_regular
 
 _READ: ContextVar[set[Path] | None] = ContextVar("_READ", default=None)
@@ -134,9 +135,9 @@ def _in_dvc_yaml(text: str) -> str:
 def _contents(path: Path) -> bytes | None:
     """What a file holds, or a digest of a folder's files without hidden and spare ones; None for what is neither."""
     if path.is_dir():
-        names = (file.relative_to(path) for file in path.rglob("*") if file.is_file())
-        read = (name for name in names if not any(map(digests.UNREAD.fullmatch, name.parts)))
-        return files_digest({name.as_posix(): path / name for name in read}).encode()
+        walked = walk(path, lambda folder: digests.UNREAD.fullmatch(folder.name) is not None)
+        files = (parent / name for parent, names in walked for name in names if not digests.UNREAD.fullmatch(name))
+        return files_digest({file.relative_to(path).as_posix(): file for file in files if file.is_file()}).encode()
     return path.read_bytes() if path.is_file() else None
 
 
