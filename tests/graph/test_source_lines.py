@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lowerdeck.graph.source_lines import relative_path, relative_stack_trace, source_line
+from lowerdeck.graph.source_lines import first_line, relative_path, relative_stack_trace, source_line
 from tests.project import REPOSITORY
 
 
@@ -90,3 +90,8 @@ def test_a_file_of_the_project_is_named_alike_from_any_folder(tmp_path: Path, mo
     monkeypatch.chdir(tmp_path)
     assert relative_path(path) == "lowerdeck/models/networks/resnet8.py"
     assert relative_path("/elsewhere/net.py") == "net.py"
+
+
+def test_the_first_line_of_an_error_is_never_empty() -> None:
+    assert first_line(ValueError("\n  five channels\nmore")) == "five channels"
+    assert first_line(AssertionError()) == "AssertionError"

@@ -57,3 +57,9 @@ def raised_at(error: BaseException) -> str:
     """Where in the model's code an error arose, e.g. ` (at resnet8.py:41)`; "" where none of it was executed."""
     line = source_line("".join(traceback.format_tb(error.__traceback__)))
     return f" (at {line})" if line else ""
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message; its type where it has none."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

@@ -18,6 +18,7 @@ from lowerdeck.contracts.samples import Split, finite_sample
 from lowerdeck.graph.export_checks import STATE_ADVICE, written_attributes
 from lowerdeck.graph.masked_scores import IS_MASKED
 from lowerdeck.graph.outputs import output_names, register_dataclasses, traced
+from lowerdeck.graph.source_lines import first_line, raised_at
 from lowerdeck.graph.state import initial_state, with_own_state
 
 if TYPE_CHECKING:
@@ -28,9 +29,13 @@ if TYPE_CHECKING:
 _Call = Sequence[torch.Tensor]
 _HALF = (torch.float16, torch.bfloat16)
 _NUM_NEARBY = 3
-_TIMES_ROUNDING = 10
+_TIMES_MOVED = 10
 """As many times as far as an output moves with the last digits of the inputs, it may be off: of equal values, other
 ones may be chosen."""
+_MOST_MOVED, _TIMES_FAR = 0.1, 4
+"""Beyond this share, numbers may be off only as many times as far as they move: no rounding scales an output."""
+_TIMES_ROUNDING = 3
+"""As many times as far as the model is off itself in a wider dtype, its program may be off the model."""
 _NOTHING = 1e-6
 
 
@@ -40,16 +45,18 @@ class Answers:
 
     model: torch.nn.Module
     """What was called: the model, or a copy of it."""
+    copy_of: torch.nn.Module | None = None
+    """The model, where a copy was called."""
     calls: Sequence[_Call]
     """The inputs of consecutive calls, which start with the initial state."""
     returned: Sequence[_Call] = ()
     """The outputs of each call."""
-    first_again: _Call = ()
-    """What the first call returns in a copy of the model that nothing has called yet, or else another time."""
+    repeated: Sequence[tuple[_Call, _Call]] = ()
+    """What the first call returns twice, after other calls than the first time."""
     written: Sequence[str] = ()
     """Attributes that a call changes, where that is not the same."""
     failure: str | None = None
-    """Why there are none."""
+    """What the model raised instead, and where."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,8 +84,8 @@ def answers(
     when torch.export traces it. Its buffers stay as they are.
 
     Args:
-        model: In eval mode; called four times.
-        split: Samples of it; none are compared where there are none.
+        model: In eval mode; called four times, and copies of it up to three times.
+        split: Samples of it; none are compared where there are none, or where they have another number of inputs.
         input_dtypes: Dtype of every input by name; none where all are float32.
         dynamic_dimensions: Dimensions of varying size. With any, a copy is called instead, because what a first call
             makes has the size of that call.
@@ -88,28 +95,29 @@ def answers(
     """
     samples = [finite_sample(split, index) for index in range(min(2, len(split)))]
     given = [call for sample in samples for call in sample.calls][:2]
-    if not given:
-        return Answers(model=model, calls=())
-    dtypes = [getattr(torch, name) for name in input_dtypes] or [torch.float32] * len(given[0])
+    dtypes = [getattr(torch, name) for name in input_dtypes or ["float32"] * len(given[0] if given else ())]
+    if any(len(call) != len(dtypes) for call in given) or not given:
+        return Answers(model=model, calls=())  # which is no fault of the model
+    called = (_copy(model) or model) if dynamic_dimensions else model
+    copy_of = model if called is not model else None
     calls: list[_Call] = []
     try:
         calls += [[value.to(dtype) for value, dtype in zip(call, dtypes, strict=True)] for call in given]
         if _shapes(calls[0]) != _shapes(calls[-1]) or len(calls) == 1:
             calls[1:] = [[value.flip(tuple(range(value.ndim))) for value in calls[0]]]
-        unused = _copy(model)
-        copied = _copy(model) if dynamic_dimensions else None
-        model = model if copied is None else copied
-        _stream(model, calls[1:])
-        returned = _stream(model, calls)
-        again = _first_again(model, unused, calls[0])
+        unused = [_copy(model), _copy(model)]
+        # State that remembers one call only shows where the same call comes after different ones.
+        first, returned, last = (_stream(called, part) for part in (calls[:1], calls, calls[:1]))
+        repeated = [(returned[0], first[0]), (returned[0], last[0]), *_in_copies(unused, calls, returned[0])]
     except (OSError, MemoryError):  # a full memory, for example, says nothing about the model
         raise
     except Exception as error:  # whatever the model raises, which may end its export with a better message
-        return Answers(model=model, calls=calls, failure=f"it raised {type(error).__name__}: {error}")
-    is_same = all(map(torch.equal, returned[0], again)) and len(returned[0]) == len(again)
+        failure = f"{type(error).__name__}: {first_line(error)}{raised_at(error)}"
+        return Answers(model=called, copy_of=copy_of, calls=calls, failure=failure)
+    is_same = all(_equal(*pair) for pair in repeated)
     # Here, because tracing leaves tensors without values in attributes.
-    written = () if is_same else written_attributes(model, calls[0])
-    return Answers(model=model, calls=calls, returned=returned, first_again=again, written=written)
+    written = () if is_same else written_attributes(called, calls[-1])  # which was not called last
+    return Answers(model=called, copy_of=copy_of, calls=calls, returned=returned, repeated=repeated, written=written)
 
 
 def check_answers(program: ExportedProgram, expected: Answers) -> None:
@@ -128,12 +136,12 @@ def check_answers(program: ExportedProgram, expected: Answers) -> None:
             from the model to the program.
     """
     if expected.failure is not None:
-        print(f"export: warning: the model was not compared with its program: {expected.failure}")
+        print(f"export: warning: the model was not compared with its program: it raised {expected.failure}")
         return
     if not expected.calls:
         return
     tolerance = _WITH_HALF if _has_half(program) else _FLOAT
-    if _largest(expected.returned[:1], [expected.first_again], tolerance) > 1:
+    if any(_largest([one], [other], tolerance) > 1 for one, other in expected.repeated):
         raise _not_repeatable(expected, program)
     actual = _stream(with_own_state(program), expected.calls)
     types = [_types(values[0]) for values in (expected.returned, actual)]
@@ -141,13 +149,23 @@ def check_answers(program: ExportedProgram, expected: Answers) -> None:
         print("export: warning: the model returns {} and, while it is exported, {}".format(*types))
     if _shapes(expected.returned[0]) != _shapes(actual[0]):
         return
-    if _largest(expected.returned, actual, tolerance) <= 1:
+    if _largest(expected.returned, actual, tolerance) > 1:
+        _explain(program, expected, actual, tolerance)
+
+
+def _explain(program: ExportedProgram, expected: Answers, actual: Sequence[_Call], tolerance: _Tolerance) -> None:
+    """Refuse `actual`, which the program answers, unless rounding explains it; or say what else does."""
+    if not _is_like_its_copy(expected, tolerance):
+        print(
+            "export: warning: the model was not compared with its program: a copy of the model, which dynamic shapes "
+            "take, answers otherwise, as where a hook is a closure that writes into the model"
+        )
         return
-    most = [_TIMES_ROUNDING * moved for moved in _moved(expected, tolerance)]
+    explained = _explained(expected, tolerance)
     for number, (one, other) in enumerate(zip(expected.returned, actual, strict=True)):
-        for name, value, off, least in zip(output_names(program), one, other, most, strict=True):
+        for name, value, off, most in zip(output_names(program), one, other, explained, strict=True):
             difference = _difference(value, off, tolerance)
-            if difference > max(1.0, least):
+            if difference > max(1.0, most):
                 share = 100 * difference * _share(value, tolerance)
                 place = "the first evaluation sample" if not number else "the call after the first evaluation sample"
                 _refuse(program, expected, f"on {place}, {name} of the program is {share:.3g} % off the model's")
@@ -161,11 +179,42 @@ def _copy(model: torch.nn.Module) -> torch.nn.Module | None:
         return None
 
 
-def _first_again(model: torch.nn.Module, unused: torch.nn.Module | None, call: _Call) -> _Call:
-    if unused is not None:
-        with suppress(Exception):  # a copy may lack what the model has
-            return _stream(unused, [call])[0]
-    return _stream(model, [call])[0]
+def _in_copies(
+    unused: Sequence[torch.nn.Module | None], calls: Sequence[_Call], returned: _Call
+) -> list[tuple[_Call, _Call]]:
+    """What the first call returns in a copy that nothing has called, and in one after another call.
+
+    None where copies answer as the model does, or cannot. They are compared with each other, because a hook of the
+    model, if it is a closure, writes into the model, and not into its copies.
+    """
+    later, first = unused
+    with suppress(Exception):  # a copy may lack what the model has
+        assert later is not None
+        assert first is not None
+        _stream(later, calls[1:])
+        found = _stream(later, calls[:1])[0]
+        return [] if _equal(found, returned) else [(_stream(first, calls[:1])[0], found)]
+    return []
+
+
+def _is_like_its_copy(expected: Answers, tolerance: _Tolerance) -> bool:
+    """Whether the model answers as the copy of it that was called; true also where tracing left it unable to."""
+    if expected.copy_of is not None:
+        with suppress(Exception):
+            return _largest(expected.returned, _stream(expected.copy_of, expected.calls), tolerance) <= 1
+    return True
+
+
+def _equal(one: _Call, other: _Call) -> bool:
+    return len(one) == len(other) and all(map(_same, one, other))
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors have the same bytes, since NaN is unlike itself."""
+    if torch.equal(one, other):
+        return True
+    flat = (each.flatten().clone(memory_format=torch.contiguous_format) for each in (one, other))
+    return torch.equal(*(each.view(torch.uint8) for each in flat))
 
 
 def _refuse(program: ExportedProgram, expected: Answers, what: str) -> None:
@@ -279,7 +328,7 @@ def _buffers_kept(model: torch.nn.Module) -> Iterator[None]:
                 if now is not buffer and (now is None or now.shape == buffer.shape):
                     is_stored = key not in module._non_persistent_buffers_set
                     module.register_buffer(key, buffer, persistent=is_stored)
-                if not torch.equal(buffer, value):  # else it may be one that cannot be written, such as expanded ones
+                if not _same(buffer, value):  # else it may be one that cannot be written, such as expanded ones
                     buffer.copy_(value)
 
 
@@ -297,24 +346,57 @@ def _types(values: _Call) -> str:
     return ", ".join(f"{value.dtype} {list(value.shape)}" for value in values)
 
 
-def _moved(expected: Answers, tolerance: _Tolerance) -> list[float]:
-    """How far each output moves with the last digits of the inputs; 0 where the model does not take such inputs."""
+def _explained(expected: Answers, tolerance: _Tolerance) -> list[float]:
+    """How far off each output of the program may be by rounding; 0 where that is not known."""
+    with suppress(Exception):  # of a model that keeps tensors since it was traced, for example
+        # Again, because tracing may have left other values in the model, which nothing else is to move.
+        returned = _stream(expected.model, expected.calls)
+        moved, rounded = _moved(expected, returned, tolerance), _rounded(expected, returned, tolerance)
+        return [max(far, _TIMES_ROUNDING * near) for far, near in zip(moved, rounded, strict=True)]
+    return [0.0] * len(expected.returned[0])
+
+
+def _moved(expected: Answers, returned: Sequence[_Call], tolerance: _Tolerance) -> list[float]:
+    """How far off outputs may be for how far they move with the last digits of the inputs."""
     generator = torch.Generator().manual_seed(0)
-    found = [0.0] * len(expected.returned[0])
+    found = [0.0] * len(returned[0])
     for _ in range(_NUM_NEARBY):
         nearby = [[_nearby(value, generator) for value in call] for call in expected.calls]
         with suppress(Exception):  # an index at the end of a table, for example
-            for one, other in zip(expected.returned, _stream(expected.model, nearby), strict=True):
-                moved = [_difference(*pair, tolerance) for pair in zip(one, other, strict=True)]
-                found = list(map(max, found, moved))
-    return found
+            found = list(map(max, found, _distances(returned, _stream(expected.model, nearby), tolerance)))
+    return [
+        min(_TIMES_MOVED * moved, max(_MOST_MOVED / tolerance.share, _TIMES_FAR * moved))
+        if value.is_floating_point()
+        else _TIMES_MOVED * moved
+        for value, moved in zip(returned[0], found, strict=True)
+    ]
+
+
+def _rounded(expected: Answers, returned: Sequence[_Call], tolerance: _Tolerance) -> list[float]:
+    """How far each output of the model is off what the model returns in a wider dtype; 0 where it takes none."""
+    wider = torch.float32 if tolerance is _WITH_HALF else torch.float64
+    with suppress(Exception):
+        model = copy.deepcopy(expected.model)
+        model = model.float() if tolerance is _WITH_HALF else model.double()  # .to() would make complex numbers real
+        calls = [[value.to(wider) if value.is_floating_point() else value for value in each] for each in expected.calls]
+        return _distances(_stream(model, calls), returned, tolerance)
+    return [0.0] * len(returned[0])
+
+
+def _distances(expected: Sequence[_Call], actual: Sequence[_Call], tolerance: _Tolerance) -> list[float]:
+    """The largest difference of each output in all calls."""
+    pairs = (zip(one, other, strict=True) for one, other in zip(expected, actual, strict=True))
+    found = ([_difference(*pair, tolerance) for pair in call] for call in pairs)
+    return [max(of_output) for of_output in zip(*found, strict=True)]
 
 
 def _nearby(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """`value`, moved by some of its last digits; beside a mask's -1e9, zeros move by those of 1."""
+    """`value`, moved by some of its last digits, in half precision by the last; beside a mask's -1e9, zeros move by
+    those of 1."""
     if not value.is_floating_point() or not value.numel():
         return value
-    sizes = value.abs().clamp(min=float(value.abs().max().clamp(max=1))) * torch.finfo(value.dtype).eps * 8
+    digits = torch.finfo(value.dtype).eps * (1 if value.dtype in _HALF else 8)
+    sizes = value.abs().clamp(min=float(value.abs().max().clamp(max=1))) * digits
     return value + torch.randn(value.shape, generator=generator).to(value.dtype) * sizes
 
 
