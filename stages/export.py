@@ -21,7 +21,7 @@ def main() -> None:
     model = chosen_model()
     dataset, task = chosen_dataset(build.seed), chosen_task()
     answers = eager_comparison.answers(model, dataset.evaluation, config.input_dtypes, config.dynamic_shapes)
-    program = export.export(model, config.input_shapes, config.dynamic_shapes, *layout)
+    program = export.export(model, config.input_shapes, config.dynamic_shapes, *layout, answers)
     eager_comparison.check_answers(program, answers)
     check_class_names(dataset, task, evaluate.check_task(program, dataset, task))
     write_program(paths.EXPORTED, program)

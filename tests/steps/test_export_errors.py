@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -11,6 +11,8 @@ import torch
 from torch import nn
 
 from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.samples import Sample
+from lowerdeck.steps.eager_comparison import answers
 from lowerdeck.steps.export import export
 
 
@@ -72,6 +74,34 @@ def test_the_line_of_the_model_is_named(function: Callable[[Net, torch.Tensor], 
         export(Net(function), [[1, 4]])
     line = int(str(raised.value).partition("test_export_errors.py:")[2].partition(")")[0])
     assert first < line <= first + 2
+
+
+class Pixels(nn.Module):
+    """Takes inputs that are not negative, and cannot be exported."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert torch.compiler.is_compiling() or bool((x >= 0).all()), "pixels are 0 to 1"
+        return torch.from_numpy(np.tanh(x.numpy()))
+
+
+@pytest.mark.parametrize(
+    ("samples", "advice"),
+    [([], OTHER), ([torch.ones(1, 4)], OTHER), ([-torch.ones(1, 4)], f"{OWN}AssertionError: pixels are 0 to 1 \\(at")],
+)
+def test_samples_of_the_dataset_tell_what_the_model_takes(samples: list[torch.Tensor], advice: str) -> None:
+    """Random inputs are none that it takes, and it was to be corrected."""
+    model, split = Pixels().eval(), [Sample(inputs=(value,), label=None, digest="0") for value in samples]
+    with pytest.raises(LowerdeckError, match=rf"numpy\(\) is not supported.*\n.*{advice}"):
+        export(model, [[1, 4]], answers=answers(model, cast("Any", split)))
+
+
+def test_an_unknown_reason_has_advice_that_is_true() -> None:
+    class Unsqueezed(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.unsqueeze_(1) * 2
+
+    with pytest.raises(LowerdeckError, match=r"\ntorch\.export does not follow what the model does there"):
+        export(Unsqueezed(), [[1, 4]])
 
 
 class Pair:

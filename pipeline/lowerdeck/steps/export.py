@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     import torch
     from torch.export import ExportedProgram
 
+    from lowerdeck.steps.eager_comparison import Answers
+
 
 def export(
     model: torch.nn.Module,
@@ -23,6 +25,7 @@ def export(
     memory_format: MemoryFormat | None = None,
     input_dtypes: Sequence[str] = (),
     sequences_as_images: bool = False,
+    answers: Answers | None = None,
 ) -> ExportedProgram:
     """Export `model` for inputs of these shapes.
 
@@ -35,6 +38,8 @@ def export(
         memory_format: Memory format of inputs with four dimensions, from which that of other tensors follows; None for
             contiguous.
         input_dtypes: Dtype of every input by name, e.g. `int64`; none where all are float32.
+        sequences_as_images: See `lowerdeck.graph.tracing.trace`.
+        answers: What the model returned or raised for samples of the dataset, which explains errors.
 
     Raises:
         LowerdeckError: torch.export cannot trace the model, the model rejects some sizes, returns other things than
@@ -64,7 +69,7 @@ def export(
     except Exception as error:  # the user's code, which tracing runs, may raise anything
         found = violations(error, dynamic_dimensions)
         if found is None:
-            raise LowerdeckError(export_error(model, sample, dynamic_dimensions, error)) from error
+            raise LowerdeckError(export_error(model, sample, dynamic_dimensions, error, answers)) from error
     if found is not None:
         raise LowerdeckError(f"{type(model).__name__} does not take all sizes of model.dynamic_shapes:\n{found}")
     return program

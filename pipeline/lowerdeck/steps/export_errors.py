@@ -5,12 +5,16 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from lowerdeck.contracts.backends import DynamicDimension
-from lowerdeck.graph.source_lines import raised_at
+from lowerdeck.graph.source_lines import first_line, raised_at
+
+if TYPE_CHECKING:
+    from lowerdeck.steps.eager_comparison import Answers
 
 _DATA_DEPENDENT = ("data-dependent", "DataDependent", "Dynamic control flow")
 _SCRIPTED = re.compile(r"Exporting a ScriptModule|forward\(\) takes \d+ positional arguments? but")
@@ -20,10 +24,18 @@ _OF_TORCH = re.compile(
     re.DOTALL,
 )
 """What torch.export advises to those who change PyTorch."""
-_OTHER_CODE = (
-    "While a model is exported, tensors have no values, and code outside of PyTorch, such as NumPy's or Python's "
-    "formats, cannot read them. Write such lines with PyTorch's functions, or wrap the model in a module whose forward "
-    "calls only the parts without them, and name that module as model.options.factory"
+_WRAPPED = (
+    "wrap the model in a module whose forward calls only the parts without {}, and name that module as "
+    "model.options.factory"
+)
+_WITHOUT_VALUES = re.compile(r"FakeTensor|FunctionalTensor|numpy|data pointer|tolist", re.IGNORECASE)
+_NO_VALUES = (
+    "While a model is exported, tensors have no values, and neither sizes nor code outside of PyTorch, such as NumPy's "
+    f"or Python's formats, can read them. Write such lines with PyTorch's functions, or {_WRAPPED.format('them')}"
+)
+_UNKNOWN = (
+    "torch.export does not follow what the model does there. Where no line is named, find it by returning earlier "
+    f"results from forward. Write it in another way, or {_WRAPPED.format('it')}"
 )
 _ADVICE = {
     "which is not a known type": (
@@ -56,6 +68,7 @@ def export_error(
     sample: Sequence[torch.Tensor],
     dynamic_dimensions: Sequence[DynamicDimension],
     error: Exception,
+    answers: Answers | None = None,
 ) -> str:
     """The message of a model that cannot be exported.
 
@@ -64,20 +77,22 @@ def export_error(
         sample: Inputs of the shapes and dtypes that it was traced with, with random values.
         dynamic_dimensions: Dimensions of varying size.
         error: What the model's code or torch.export raised.
+        answers: What the model returned or raised for samples of the dataset, before.
     """
     text, place = _OF_TORCH.sub("", str(error).strip()), raised_at(error)
     message = f"{type(model).__name__} cannot be exported with inputs of shape {_listed(sample)} (model.input_shapes"
     if any(sign in f"{type(error).__name__} {text}" for sign in _DATA_DEPENDENT):
         return (
             f"{message}): its control flow depends on the values of tensors, and a program has one flow for all: "
-            f"{_first_line(error)}{place}\nWrite torch.where or torch.cond instead of `if`, and a fixed number of "
+            f"{first_line(error)}{place}\nWrite torch.where or torch.cond instead of `if`, and a fixed number of "
             "rounds instead of `while`, or wrap the model in a module whose forward calls only the parts without such "
             "decisions, and name that module as model.options.factory"
         )
     if dynamic_dimensions:
         message += " and model.dynamic_shapes"
     what = f"{type(error).__name__}: {text}"
-    return f"{message}): {what}{place}\n{_advice(model, sample, dynamic_dimensions, what)}"
+    raised = _raised_without_export(model, sample, error, answers)
+    return f"{message}): {what}{place}\n{_advice(model, sample, dynamic_dimensions, what, raised)}"
 
 
 def foreign_dtypes(model: torch.nn.Module, inputs: Collection[torch.dtype]) -> set[torch.dtype]:
@@ -87,14 +102,17 @@ def foreign_dtypes(model: torch.nn.Module, inputs: Collection[torch.dtype]) -> s
 
 
 def _advice(
-    model: torch.nn.Module, sample: Sequence[torch.Tensor], dynamic_dimensions: Sequence[DynamicDimension], text: str
+    model: torch.nn.Module,
+    sample: Sequence[torch.Tensor],
+    dynamic_dimensions: Sequence[DynamicDimension],
+    text: str,
+    raised: str | None,
 ) -> str:
     mixed = foreign_dtypes(model, [value.dtype for value in sample])
     if mixed and "type" in text:
         return _dtype_advice(mixed, _weight_dtypes(model))
-    if (raised := _raised_without_export(model, sample)) is not None:
-        found = f"{type(raised).__name__}: {_first_line(raised)}{raised_at(raised)}"
-        return f"Without export, the model raises {found}. Correct it, or model.input_shapes"
+    if raised is not None:
+        return f"Without export, the model raises {raised}. Correct it, or model.input_shapes"
     scripted = [name or "itself" for name, each in model.named_modules() if isinstance(each, torch.jit.ScriptModule)]
     if scripted and _SCRIPTED.search(text):
         return (
@@ -105,11 +123,19 @@ def _advice(
     known = next((advice for sign, advice in _ADVICE.items() if sign in text), None)
     if known is None and dynamic_dimensions:
         return "If varying sizes are the cause, narrow them, or set multiple_of to the model's divisor of them"
-    return known or _OTHER_CODE
+    return known or (_NO_VALUES if _WITHOUT_VALUES.search(text) else _UNKNOWN)
 
 
-def _raised_without_export(model: torch.nn.Module, sample: Sequence[torch.Tensor]) -> Exception | None:
-    """What a copy of the model raises when nothing traces it; None also where that is not known."""
+def _raised_without_export(
+    model: torch.nn.Module, sample: Sequence[torch.Tensor], error: Exception, answers: Answers | None
+) -> str | None:
+    """What the model raises when nothing traces it; None also where that is not known.
+
+    Samples of the dataset tell. Random inputs may be none that it takes, such as lengths of zero: they count only where
+    tracing, for which inputs have no values, ends alike, or where forward takes another number of inputs.
+    """
+    if answers is not None and answers.copy_of is None and answers.calls:
+        return answers.failure
     if any(isinstance(value, FakeTensor) for module in model.modules() for value in vars(module).values()):
         return None  # tracing has left tensors without values in it
     try:
@@ -119,8 +145,10 @@ def _raised_without_export(model: torch.nn.Module, sample: Sequence[torch.Tensor
     try:
         with torch.no_grad():
             called(*sample)
-    except Exception as error:  # whatever a user's code raises
-        return error
+    except Exception as raised:  # whatever a user's code raises
+        text, place = f"{type(raised).__name__}: {first_line(raised)}", raised_at(raised)
+        is_not_called = isinstance(raised, TypeError) and not place
+        return text + place if is_not_called or text == f"{type(error).__name__}: {first_line(error)}" else None
     return None
 
 
@@ -145,8 +173,3 @@ def _listed(sample: Sequence[torch.Tensor]) -> str:
 
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
