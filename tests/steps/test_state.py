@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 import yaml
 from torch import nn
 from torch.export import ExportedProgram
+from torch.nn import functional as F
 
 from lowerdeck import tasks
 from lowerdeck.artifacts.edge_programs import read_edge_program, write_edge_program
@@ -22,7 +24,7 @@ from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.quantization import ModuleRule, QuantizationScheme
 from lowerdeck.contracts.samples import Sample
 from lowerdeck.evaluation.records import ChosenTask
-from lowerdeck.graph.state import initial_state
+from lowerdeck.graph.state import initial_state, with_own_state
 from lowerdeck.quantization.annotation import scheme_quantizer
 from lowerdeck.runtime.batches import Engine
 from lowerdeck.runtime.floats import FloatProgram
@@ -479,6 +481,103 @@ def test_a_buffer_is_written_by_any_operator_outside_of_branches() -> None:
         LowerdeckError, match=r"kept is a buffer that forward writes, .* outside of torch\.cond and loops"
     ):
         export(Keeping("buffer", WRITES["branch"]), [[1, 8]])
+
+
+CONTEXTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "gradients": torch.enable_grad,
+    "autocast off": lambda: torch.autocast("cpu", enabled=False),
+    "autocast of another device": lambda: torch.autocast("cuda"),
+}
+
+
+@pytest.mark.parametrize("name", CONTEXTS)
+def test_writes_in_a_with_statement_are_state_as_any_other(name: str) -> None:
+    """They were refused with the advice that the model followed, and quantizers did not see layers in such a part."""
+
+    def average(model: Any, x: torch.Tensor) -> torch.Tensor:
+        with CONTEXTS[name]():
+            x = torch.relu(model.layer(x))
+            with torch.enable_grad():
+                model.kept.mul_(0.5).add_(x)
+            result: torch.Tensor = F.rrelu(model.layer(model.kept) - 1)
+        return result
+
+    model = Keeping("buffer", average).eval()
+    program = export(model, [[1, 8]])
+    assert set(initial_state(program)) == {"kept"}
+    called = {str(node.target) for node in program.graph.nodes if node.op == "call_function"}
+    assert "aten.leaky_relu.default" in called
+    assert all(target.startswith("aten.") for target in called)
+    with torch.no_grad():
+        module = with_own_state(program)
+        for x in torch.randn(3, 1, 8):
+            torch.testing.assert_close(module(x), model(x))
+
+
+def test_a_part_in_lower_precision_is_computed_in_it() -> None:
+    def mixed(model: Any, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            x = torch.relu(model.layer(x))
+        return x.float() + 1
+
+    model, x = Keeping("buffer", mixed).eval(), torch.randn(1, 8)
+    with torch.no_grad():
+        found, expected = export(model, [[1, 8]]).module()(x), model(x)
+    assert torch.equal(found, expected)
+    assert torch.equal(found - 1, (expected - 1).bfloat16().float())
+
+
+COPIES: dict[str, Callable[[Any, torch.Tensor], torch.Tensor]] = {
+    "of another dtype": lambda model, x: x + model.kept.double().mul_(2).float(),
+    "as a mask": lambda model, x: x.masked_fill(model.kept.bool().logical_not_(), 1),
+    "of another layout": lambda model, x: x @ model.layer.weight.t().contiguous().mul_(2),
+    "reshaped": lambda model, x: x @ model.layer.weight.t().reshape(-1).mul_(2).view(8, 8),
+    "repeated": lambda model, x: x + model.kept.expand(3, 8).contiguous().masked_fill_(x > 0, 2),
+    "shape alone": lambda model, x: x + model.kept.detach().unsqueeze_(0).squeeze_(0),
+    "transposed": lambda model, x: x @ model.layer.weight.detach().t_(),
+}
+
+
+@pytest.mark.parametrize("kind", ["parameter", "plain attribute", "buffer"])
+def test_copies_may_be_written(kind: str) -> None:
+    """Operators that copy some tensors, and return views of others, were taken for views always."""
+    for function in COPIES.values():
+        model, x = Keeping(kind, function).eval(), torch.randn(1, 8)
+        program = export(model, [[1, 8]])
+        assert not initial_state(program)
+        with torch.no_grad():
+            results = [program.module()(x) for _ in range(2)]
+            assert torch.equal(results[0], results[1])
+            torch.testing.assert_close(results[0], model(x))
+
+
+HIDDEN: dict[str, Callable[[Any], torch.Tensor]] = {
+    "dropout": lambda x: F.dropout(x, 0.5, training=False),
+    "type_as": lambda x: x.type_as(x),
+    "einsum": lambda x: torch.einsum("ij->ji", x),
+    "contiguous": lambda x: x.contiguous(),
+}
+
+
+@pytest.mark.parametrize("is_input", [True, False], ids=["input", "layer"])
+@pytest.mark.parametrize("name", HIDDEN)
+def test_what_is_not_declared_as_a_view_may_be_one(name: str, is_input: bool) -> None:
+    """A program wrote into its caller's input, or into a parameter, behind a dropout."""
+
+    def written_and_read(model: Any, x: torch.Tensor) -> torch.Tensor:
+        y = (x if is_input else model.layer(x))[:]
+        HIDDEN[name](y).view(-1).add_(1)
+        result: torch.Tensor = model.layer(y * 2)
+        return result
+
+    model, x = Keeping("buffer", written_and_read).eval(), torch.randn(1, 8)
+    given = x.clone()
+    with torch.no_grad():
+        found = export(model, [[1, 8]]).module()(given)
+        assert torch.equal(given, x)
+        torch.testing.assert_close(found, model(x))
+    with pytest.raises(LowerdeckError, match="kept is a parameter that forward writes"):
+        export(Keeping("parameter", lambda model, x: HIDDEN[name](model.kept).add_(x.sum()) * 1), [[1, 8]])
 
 
 @pytest.mark.parametrize("kind", ["parameter", "plain attribute"])

@@ -55,11 +55,12 @@ def drop_assertions(program: ExportedProgram) -> None:
 
 
 def average_slopes(program: ExportedProgram) -> None:
-    """Make leaky ReLUs of the randomized ones (RReLU) of an ATen program, which they are unless trained.
+    """Make leaky ReLUs of the randomized ones (RReLU) of an ATen program and its parts, which they are unless trained.
 
     Before writes in place are replaced, which turns them into an operator with two results.
     """
-    for node in program.graph.nodes:
+    parts = (part for part in program.graph_module.modules() if isinstance(part, torch.fx.GraphModule))
+    for node in (node for part in parts for node in part.graph.nodes):
         if node.target in _RANDOMIZED and (slope := _average_slope(*node.args, **node.kwargs)) is not None:
             node.args, node.kwargs, node.target = (node.args[0], slope), {}, _RANDOMIZED[node.target]
     program.graph_module.recompile()

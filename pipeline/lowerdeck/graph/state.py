@@ -9,18 +9,28 @@ to a slice of it.
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.export.graph_signature import InputKind
 from torch.utils._pytree import tree_leaves
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from torch.export import ExportedProgram
 
 _DECOMPOSED = torch.ops.aten._native_batch_norm_legit_no_training.default
+_GRADIENTS = torch.ops.higher_order.wrap_with_set_grad_enabled
+_CONTEXTS = (torch.ops.higher_order.wrap_with_autocast, _GRADIENTS)
+"""Operators that execute, once, what forward computes in a `with` statement."""
+
+
+class _Write(NamedTuple):
+    """An operator that writes in place, and the argument that it writes of the node of which it is, or is a part."""
+
+    operator: torch.fx.Node
+    source: torch.fx.Node
+    is_conditional: bool = False
+    """Whether it is in a branch of torch.cond or the body of a loop."""
 
 
 def initial_state(program: ExportedProgram) -> dict[str, torch.Tensor]:
@@ -53,11 +63,20 @@ def store_buffers(program: ExportedProgram) -> None:
             spec.persistent = True
 
 
+def name_views(program: ExportedProgram) -> None:
+    """Replace operators that change the shape of a tensor in place, such as `unsqueeze_`, by those that make a view.
+
+    They write no values, and the nodes behind them read their results.
+    """
+    for node in program.graph.nodes:
+        if torch.Tag.inplace_view in getattr(node.target, "tags", ()) and (view := _functional(node)) is not None:
+            node.target = view
+    program.graph_module.recompile()
+
+
 def drop_unread_writes(program: ExportedProgram) -> None:
     """Remove what writes a parameter or plain attribute that nothing reads, such as a counter of calls."""
-    constants, memory = _constants(program), dict[torch.fx.Node, set[torch.fx.Node]]()
-    for _, _, memory in _writes(program.graph):  # noqa: B007, as the last one has all nodes
-        pass
+    constants, memory = _constants(program), _memory(program.graph)
     for owner in program.graph.find_nodes(op="placeholder"):
         same = [node for node, owners in memory.items() if owner in owners]
         if owner.name in constants and all(memory[node] == {owner} and {*node.users} <= {*same} for node in same):
@@ -71,10 +90,12 @@ def lost_writes(program: ExportedProgram) -> dict[str, torch.fx.Node]:
 
     These are parameters and plain attributes, and buffers in a branch of torch.cond or the body of a loop.
     """
-    buffers, found = program.graph_signature.inputs_to_buffers, dict[str, torch.fx.Node]()
-    for node, source, memory in _writes(program.graph):
-        names = _constants(program) | ({} if isinstance(node.target, torch._ops.OpOverload) else buffers)
-        found |= {names[owner.name]: node for owner in memory[source] if owner.name in names}
+    constants, buffers = _constants(program), program.graph_signature.inputs_to_buffers
+    memory, found = _memory(program.graph), dict[str, torch.fx.Node]()
+    for node in program.graph.nodes:
+        for write in _writes(node):
+            names = constants | (buffers if write.is_conditional else {})
+            found |= {names[owner.name]: write.operator for owner in memory[write.source] if owner.name in names}
     return found
 
 
@@ -87,43 +108,64 @@ def _constants(program: ExportedProgram) -> dict[str, str]:
 def without_hidden_writes(program: ExportedProgram) -> ExportedProgram:
     """`program` with an output for every buffer that it writes in place, and no other write that a view hides.
 
-    It is `program` itself where it has neither: an in-place activation whose own result alone is read stays.
+    Nor has it parts of their own for what forward computes in `with torch.autocast(...)` or `torch.enable_grad()`,
+    which quantizers do not look into. It is `program` itself where it has none of these: an in-place activation whose
+    own result alone is read stays.
     """
-    if not _has_hidden_write(program):
+    has_parts = any(node.target in _CONTEXTS for node in program.graph.nodes)
+    if not has_parts and not _has_hidden_write(program):
         return program
-    functional: ExportedProgram = program.run_decompositions({})
+    composed = {node.target for node in program.graph.nodes if _hides_view(node)}
+    known = torch.export.default_decompositions() if composed else {}
+    _disable_gradients(program)
+    functional: ExportedProgram = program.run_decompositions({each: known[each] for each in composed if each in known})
     _restore_batch_norms(functional.graph_module)
     return functional
+
+
+def _disable_gradients(program: ExportedProgram) -> None:
+    """Leave out that forward enables gradients: tracing adds operators for them."""
+    for part in program.graph_module.modules():
+        if isinstance(part, torch.fx.GraphModule):
+            for node in part.graph.find_nodes(op="call_function", target=_GRADIENTS):
+                node.args = (False, *node.args[1:])
+            part.recompile()
 
 
 def keep_inputs(program: ExportedProgram) -> None:
     """Let an ATen program write into copies of inputs, which whoever executes it still needs.
 
-    An operator that writes a whole input that nothing else reads is replaced by the one that makes a new tensor.
+    An operator that writes an input that nothing else reads is replaced by the one that makes a new tensor.
     """
-    inputs, nodes = set(program.graph_signature.user_inputs), list(program.graph.nodes)
-    memory: dict[torch.fx.Node, set[torch.fx.Node]] = {}  # as in _writes
-    copied: set[torch.fx.Node] = set()
-    for number, node in enumerate(nodes):
-        written, shared = _written_and_shared(node)
-        owners = set().union(*(memory[source] for source in shared)) or {node}
-        given = {owner for source in written for owner in memory[source] if owner.name in inputs}
-        if given:
-            functional, later = _functional(node), set(nodes[number + 1 :])
-            aliases = [other for other, its_owners in memory.items() if its_owners & owners]
-            if functional is None or any(user in later for other in aliases for user in other.users):
-                copied |= given
-            else:
-                node.target, owners = functional, {node}
-        memory[node] = owners
+    names, nodes = set(program.graph_signature.user_inputs), list(program.graph.nodes)
+    inputs, memory = [node for node in nodes if node.name in names], _memory(program.graph)
     last = program.graph.find_nodes(op="placeholder")[-1]
-    for node in sorted(copied, key=lambda each: each.name):
-        with program.graph.inserting_after(last):
-            copy = program.graph.call_function(torch.ops.aten.clone.default, (node,))
-        copy.meta = dict(node.meta)
-        for user in [each for each in node.users if each is not copy]:
-            user.replace_input_with(node, copy)
+    for number, node in enumerate(nodes):
+        written = set().union(*(memory[write.source] for write in _writes(node)))
+        given = [each for each in inputs if each in written]
+        if not given:
+            continue
+        later, functional = set(nodes[number + 1 :]), _functional(node)
+        if functional is None or any(
+            user in later for other in nodes[:number] if memory[other] & written for user in other.users
+        ):
+            for each in given:
+                _copy(each, last)
+        else:
+            node.target = functional
+        for each in given:  # what is computed from now on is in another tensor
+            value = each.meta["val"]
+            each.meta["val"] = value.new_empty_strided(value.shape, value.stride())
+        memory = _memory(program.graph)
     program.graph_module.recompile()
+
+
+def _copy(node: torch.fx.Node, last: torch.fx.Node) -> None:
+    """Let all who read `node` read a copy of it, made behind the node `last`."""
+    with node.graph.inserting_after(last):
+        copy = node.graph.call_function(torch.ops.aten.clone.default, (node,))
+    copy.meta = dict(node.meta)
+    node.replace_all_uses_with(copy, delete_user_cb=lambda user: user is not copy)
 
 
 def _functional(node: torch.fx.Node) -> Any:
@@ -171,60 +213,83 @@ def state_nodes(program: ExportedProgram) -> list[torch.fx.Node]:
 
 def _has_hidden_write(program: ExportedProgram) -> bool:
     """Whether an in-place operator writes a buffer or a view of one, or what is later read by another name."""
-    position = {node: number for number, node in enumerate(program.graph.nodes)}
-    for node, source, memory in _writes(program.graph):
-        if any(owner.name in program.graph_signature.inputs_to_buffers for owner in memory[source]):
-            return True
-        made_here = {owner for owner in memory[source] if owner.op != "placeholder"}
-        others = (other for other, owners in memory.items() if other is not source and owners & made_here)
-        if any(position[user] > position[node] for other in others for user in other.users):
-            return True
+    memory, nodes = _memory(program.graph), list(program.graph.nodes)
+    for number, node in enumerate(nodes):
+        for write in _writes(node):
+            if any(owner.name in program.graph_signature.inputs_to_buffers for owner in memory[write.source]):
+                return True
+            later, made_here = (
+                set(nodes[number + 1 :]),
+                {each for each in memory[write.source] if each.op != "placeholder"},
+            )
+            aliases = (other for other in nodes[:number] if other is not write.source and memory[other] & made_here)
+            if any(user in later for other in aliases for user in other.users):
+                return True
     return False
 
 
-def _writes(
-    graph: torch.fx.Graph,
-) -> Iterator[tuple[torch.fx.Node, torch.fx.Node, dict[torch.fx.Node, set[torch.fx.Node]]]]:
-    """Nodes that write in place, and the tensor that each writes.
+def _hides_view(node: torch.fx.Node) -> bool:
+    """Whether an operator that is not declared as a view returns one, as some that PyTorch composes of others do."""
+    return (
+        isinstance(node.target, torch._ops.OpOverload)
+        and not any(each.alias_info for each in node.target._schema.arguments)
+        and any(_storages(node) & _storages(each) for each in node.all_input_nodes)
+    )
 
-    With them comes, for every node before, which nodes made what its result shares memory with.
-    """
+
+def _memory(graph: torch.fx.Graph) -> dict[torch.fx.Node, set[torch.fx.Node]]:
+    """For every node, which nodes made what its result shares memory with; itself where it makes a tensor."""
     memory: dict[torch.fx.Node, set[torch.fx.Node]] = {}
     for node in graph.nodes:
-        written, shared = _written_and_shared(node)
-        yield from ((node, source, memory) for source in written)
-        memory[node] = set().union(*(memory[source] for source in shared)) or {node}
+        storages, operands = _storages(node), node.all_input_nodes
+        if node.target is operator.getitem and isinstance(operands[0].target, torch._ops.HigherOrderOperator):
+            operands = operands[0].all_input_nodes  # one result of several, which share memory with different operands
+        shared = [each for each in operands if _storages(each) & storages]
+        if isinstance(node.target, torch._ops.OpOverload):  # values of plain attributes are stored again as results
+            shared += [write.source for write in _writes(node)]
+        memory[node] = set().union(*(memory[each] for each in shared)) or {node}
+    return memory
 
 
-def _written_and_shared(node: torch.fx.Node) -> tuple[list[torch.fx.Node], list[torch.fx.Node]]:
-    """The arguments that `node` writes, and those that its result shares memory with."""
-    if node.target is operator.getitem:
-        return [], node.all_input_nodes
+def _storages(node: torch.fx.Node) -> set[int]:
+    """The storages of the tensors that `node` returns while it is traced, of which views share one.
+
+    The operators' schemas do not tell: `contiguous`, `reshape` and `to` are declared as views, and may copy; `dropout`
+    and `type_as` are not, and may return their argument.
+    """
+    values = tree_leaves(node.meta.get("val"))
+    tensors = (value for value in values if isinstance(value, torch.Tensor) and value.layout is torch.strided)
+    return {value.untyped_storage()._cdata for value in tensors}
+
+
+def _writes(node: torch.fx.Node) -> list[_Write]:
+    """What is written in place when `node` is executed."""
     if isinstance(node.target, torch._ops.HigherOrderOperator):
-        return _written_in_branches(node), []
+        return _writes_in_parts(node)
     if not isinstance(node.target, torch._ops.OpOverload):
-        return [], []
+        return []
     arguments = node.target._schema.arguments
     given = dict(zip((each.name for each in arguments), node.args, strict=False)) | node.kwargs
-    written, shared = list[torch.fx.Node](), list[torch.fx.Node]()
-    for argument in arguments:
-        if argument.alias_info is not None:
-            found = [each for each in tree_leaves(given.get(argument.name)) if isinstance(each, torch.fx.Node)]
-            shared += found
-            written += found if argument.alias_info.is_write else []
-    return written, shared
+    written = [given.get(each.name) for each in arguments if each.alias_info is not None and each.alias_info.is_write]
+    return [_Write(node, each) for each in tree_leaves(written) if isinstance(each, torch.fx.Node)]
 
 
-def _written_in_branches(node: torch.fx.Node) -> list[torch.fx.Node]:
-    """The operands that a branch of torch.cond, or the body of a loop, writes in place."""
-    leaves, module, written = tree_leaves(node.args), node.graph.owning_module, list[torch.fx.Node]()
+def _writes_in_parts(node: torch.fx.Node) -> list[_Write]:
+    """What the branches of torch.cond, the body of a loop or of a `with` statement write of their operands."""
+    leaves, module, found = tree_leaves(node.args), node.graph.owning_module, list[_Write]()
     for part in (getattr(module, str(each.target), None) for each in node.all_input_nodes if each.op == "get_attr"):
         if isinstance(part, torch.fx.GraphModule):
             inputs = part.graph.find_nodes(op="placeholder")
-            operands = dict(zip(inputs, leaves[len(leaves) - len(inputs) :], strict=True))
-            writes = (owner for _, source, memory in _writes(part.graph) for owner in memory[source])
-            written += [operands[owner] for owner in writes if isinstance(operands.get(owner), torch.fx.Node)]
-    return written
+            operands = zip(inputs, leaves[len(leaves) - len(inputs) :], strict=True)
+            memory = _memory(part.graph)
+            given = [(memory[own], operand) for own, operand in operands if isinstance(operand, torch.fx.Node)]
+            found += [
+                _Write(write.operator, operand, write.is_conditional or node.target not in _CONTEXTS)
+                for write in (write for each in part.graph.nodes for write in _writes(each))
+                for owners, operand in given
+                if owners & memory[write.source]
+            ]
+    return found
 
 
 def _restore_batch_norms(module: torch.fx.GraphModule) -> None:

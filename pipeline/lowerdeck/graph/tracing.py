@@ -32,7 +32,7 @@ from lowerdeck.graph.recurrent_layers import RecurrentAsLinear
 from lowerdeck.graph.same_padding import pad_even_kernels
 from lowerdeck.graph.sequences import sequences_as_images
 from lowerdeck.graph.sorting import sort_by_topk
-from lowerdeck.graph.state import drop_unread_writes, keep_inputs, store_buffers, without_hidden_writes
+from lowerdeck.graph.state import drop_unread_writes, keep_inputs, name_views, store_buffers, without_hidden_writes
 from lowerdeck.graph.volumes import volumes_as_images
 
 if TYPE_CHECKING:
@@ -75,14 +75,15 @@ def trace(
     check_norms(traced)
     check_real(traced)
     check_parameters(traced)
+    name_views(traced)
     drop_unread_writes(traced)
     check_writes(traced)
     traced = outputs.with_plain_containers(traced)
     store_buffers(traced)
     average_slopes(traced)
-    drop_assertions(traced)
     keep_inputs(traced)
     traced = without_hidden_writes(traced)
+    drop_assertions(traced)
     if as_images:
         sequences_as_images(traced, memory_format)
     pad_even_kernels(traced)
