@@ -527,6 +527,20 @@ def test_a_part_in_lower_precision_is_computed_in_it() -> None:
     assert torch.equal(found - 1, (expected - 1).bfloat16().float())
 
 
+def test_a_way_out_is_named_for_what_cannot_be_kept() -> None:
+    """An embedding that bounds its table was to be registered as state, and so was a buffer that is registered."""
+    with pytest.raises(
+        LowerdeckError, match=r"kept is a buffer .* Let the branches or the body return the value"
+    ) as error:
+        export(Keeping("buffer", WRITES["branch"]), [[1, 8]])
+    assert "register_buffer" not in str(error.value)
+    with pytest.raises(
+        LowerdeckError, match=r"weight is a parameter .*`torch\.renorm\(.* `layer.max_norm = None`"
+    ) as error:
+        export(nn.Embedding(10, 4, max_norm=1.0), [[1, 3]], input_dtypes=["int64"])
+    assert "register_buffer" not in str(error.value)
+
+
 COPIES: dict[str, Callable[[Any, torch.Tensor], torch.Tensor]] = {
     "of another dtype": lambda model, x: x + model.kept.double().mul_(2).float(),
     "as a mask": lambda model, x: x.masked_fill(model.kept.bool().logical_not_(), 1),

@@ -96,10 +96,24 @@ def check_writes(program: ExportedProgram) -> None:
             f"{name} is a {kinds.get(name, 'plain attribute')} that forward writes, at {described_node(node)}"
             for name, node in lost.items()
         ]
+        found = {_write_advice(kinds.get(name), node) for name, node in lost.items()}
         raise LowerdeckError(
             f"{'; '.join(listed)}. From call to call, a program keeps only buffers that it writes outside of "
-            f"torch.cond and loops. {STATE_ADVICE}"
+            f"torch.cond and loops. {'. '.join(sorted(found))}"
         )
+
+
+def _write_advice(kind: str | None, node: torch.fx.Node) -> str:
+    """The way out for one write that a program loses."""
+    if node.target is torch.ops.aten.embedding_renorm_.default:
+        return (
+            "An embedding with max_norm scales rows of its table in every call. Scale them once, "
+            "`torch.renorm(layer.weight, layer.norm_type, 0, layer.max_norm)`, in the file of model.weights or in the "
+            "factory, and let the factory set `layer.max_norm = None`"
+        )
+    if kind == "buffer":
+        return "Let the branches or the body return the value, and write it into the buffer behind them"
+    return STATE_ADVICE
 
 
 def check_operators(program: ExportedProgram) -> None:
