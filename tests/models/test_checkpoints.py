@@ -6,6 +6,7 @@ import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -246,6 +247,23 @@ def test_state_of_modules_that_is_no_tensor_is_handed_over(tmp_path: Path) -> No
     assert loaded[0].get_extra_state() == {"version": 2}
     with pytest.raises(ConfigurationError, match=r"1 unexpected \(0\._extra_state\)"):
         checkpoints.load_into(nn.Sequential(nn.Linear(4, 4)), str(tmp_path / "a.pt"))
+
+
+def test_what_a_model_raises_while_it_loads_is_named(tmp_path: Path) -> None:
+    """A KeyError ended the stage, and a RuntimeError was taken for another shape."""
+
+    class Strict(Versioned):
+        def set_extra_state(self, state: dict[str, Any]) -> None:
+            if "scales" not in state:
+                raise error
+
+    torch.save(Versioned(4, 4).state_dict(), tmp_path / "a.pt")
+    for error in (KeyError("scales"), RuntimeError("no scales")):
+        match = rf"Strict does not take .*a\.pt: its own code .* {type(error).__name__}: .*scales.* \(at .*py:\d+\)\. "
+        with pytest.raises(LowerdeckError, match=match):
+            checkpoints.load_into(Strict(4, 4), str(tmp_path / "a.pt"))
+    with pytest.raises(ConfigurationError, match=r"of another shape \(weight is \[4, 4\] in the file and"):
+        checkpoints.load_into(Strict(5, 4), str(tmp_path / "a.pt"))
 
 
 def test_state_of_modules_that_is_a_tensor_is_missed(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.formats.regular_files import endless_kind
+from lowerdeck.graph.source_lines import raised_at
 from lowerdeck.registry.bundled_data import where_to_get
 
 if TYPE_CHECKING:
@@ -70,7 +71,8 @@ def load_into(model: torch.nn.Module, weights: str, ignored_prefixes: Iterable[s
 
     Raises:
         ConfigurationError: names, shapes or dtypes differ from the model's, or values are not finite or do not fit.
-        LowerdeckError: the file is missing or damaged, or contains more than tensors.
+        LowerdeckError: the file is missing or damaged, or contains more than tensors, or the model's own code for
+            loading raised an error.
     """
     check_file(weights)
     metadata, state = _without_wrappers(read(weights), model)
@@ -101,9 +103,15 @@ def load_into(model: torch.nn.Module, weights: str, ignored_prefixes: Iterable[s
     try:
         # Not strict, because modules may rename entries of older versions; the result is checked below.
         result = model.load_state_dict(complete, strict=False)
-    except RuntimeError as error:
-        misshaped = misshaped or [" ".join(str(error).split())]
+    except Exception as error:  # torch's, and what the model's own code raises
+        if not misshaped and _is_of_torch(error):
+            misshaped = [" ".join(str(error).split())]
         _raise_mismatch(model, weights, {"of another shape": misshaped})
+        raise LowerdeckError(
+            f"{type(model).__name__} does not take model.weights {weights}: its own code for loading raised "
+            f"{type(error).__name__}: {_first_line(error)}{raised_at(error)}. Correct it (set_extra_state, "
+            "_load_from_state_dict or a hook of load_state_dict), or use a checkpoint that it can read"
+        ) from error
     else:
         missing = {name for name in result.missing_keys if name in own or not _is_extra_state(name)}
         # A file has one name of what a model has by several: safetensors.torch.save_model leaves the others out.
@@ -327,6 +335,11 @@ def _description(loaded: object) -> str:
     if not isinstance(loaded, Mapping):
         return f"a {type(loaded).__name__}"
     return f"a dictionary with {_format_names([str(key) for key in loaded])}"
+
+
+def _is_of_torch(error: Exception) -> bool:
+    """Whether load_state_dict raised it: in a RuntimeError, it lists what it could not copy."""
+    return isinstance(error, RuntimeError) and str(error).startswith("Error(s) in loading state_dict for")
 
 
 def _first_line(error: Exception) -> str:
