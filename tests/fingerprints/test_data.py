@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.datasets import arrays, image_table
+from lowerdeck.fingerprints.closures import model_code
 from lowerdeck.fingerprints.data import (
     array_digest,
     contents_digest,
@@ -74,6 +75,27 @@ def test_a_model_is_its_checkpoint_and_its_factorys_source(
     assert model_digest(weights, made) != edited
     assert model_digest("IMAGENET1K_V1", {}) == text_digest("IMAGENET1K_V1")
     assert model_digest(None, {}) == model_digest(None, {"factory": "no_such_module:build"}) == text_digest("")
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("undefined.register()", r"NameError: .*undefined.* \(line 1 of .*__init__\.py\)"),
+        ("def", "SyntaxError: .*line 1"),
+    ],
+)
+def test_a_package_that_cannot_be_imported_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, said: str
+) -> None:
+    """It ended compose in an unforeseen NameError."""
+    name = "broken_by_name" if "register" in code else "broken_by_syntax"
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "__init__.py").write_text(f"{code}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    options = {"factory": f"{name}.net:make"}
+    code_of_model = model_code({"source": "factory", "options": options}, tmp_path, [name])
+    with pytest.raises(ConfigurationError, match=rf"^model\.options\.factory: the package around {name}\.net .*{said}"):
+        model_digest(None, options, code_of_model)
 
 
 def test_files_that_a_models_options_name_count(tmp_path: Path) -> None:

@@ -34,6 +34,9 @@ OTHERWISE: dict[str, Callable[[torch.Tensor], Any]] = {
     "no numbers": lambda y: (y / (y * 0) * 0 if torch.compiler.is_compiling() else y).mean(1),
     "type": lambda y: y.sigmoid() if type(y) is torch.Tensor else y.tanh(),
     "small beside large": boxes_and_scores,
+    "reading its dtype": lambda y: (
+        (y.relu() * (1.5 if torch.compiler.is_compiling() else 1)).clamp(min=torch.finfo(y.dtype).eps).log()
+    ),
     "amplified": lambda y: (y * 5e4).sin() * (1.5 if torch.compiler.is_compiling() else 1),
     "sorted": lambda y: (y.relu().flatten(1).argsort(1), y * 2 if torch.compiler.is_compiling() else y),
 }

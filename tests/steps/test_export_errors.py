@@ -121,9 +121,22 @@ def tried(net: Net, x: torch.Tensor) -> Any:
         return x
 
 
+def doubled_in_a_branch(net: Net, x: torch.Tensor) -> Any:
+    with torch.autocast("cpu", enabled=False):
+        x = net.layer(x)
+    return torch.cond(x.sum() > 0, lambda x: x * torch.tensor(2.0), lambda x: x * 1, (x,))
+
+
+def multiplied_in_lower_precision(net: Net, x: torch.Tensor) -> Any:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return torch.einsum("nc,cd->nd", net.layer(x), net.layer.weight).float()
+
+
 @pytest.mark.parametrize(
     ("function", "advice"),
     [
+        (doubled_in_a_branch, "A branch of torch.cond makes a constant"),
+        (multiplied_in_lower_precision, r"^an operator in `with torch.autocast.* Cast the operands of einsum"),
         (lambda net, x: Pair(x), "in output, which is not a known type.\nA program returns tensors, alone or in"),
         (weights_halved, r"forward writes .* the data of a parameter"),
         (lambda net, x: torch.nested.nested_tensor([x]), r"_list.default \(at .*\n.* what this operator returns"),

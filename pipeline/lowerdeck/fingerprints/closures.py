@@ -219,7 +219,7 @@ def model_code(model: Mapping[str, Any], workspace: Path, plugins: Sequence[str]
         plugins: Import prefixes of the user's own code.
     """
     module = str(model["options"].get("factory")).partition(":")[0]
-    with suppress(ImportError):  # whoever imports it reports that
+    with suppress(Exception):  # whatever the user's code raises: whoever imports it for use reports that
         importlib.util.find_spec(module)  # imports the packages around it, which may extend the import path
     sources = Sources.of_workspace(workspace, plugins)
     del sources.roots[PACKAGE]  # its code counts by stage

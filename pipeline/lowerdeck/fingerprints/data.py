@@ -8,14 +8,16 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
+import traceback
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
 from lowerdeck.compat.terminal import progress_bar
-from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.fingerprints import digests
 from lowerdeck.formats.folders import walk
 from lowerdeck.formats.regular_files import check_regular
@@ -80,13 +82,28 @@ def model_digest(weights: str | None, options: Mapping[str, Any], code: str = ""
     if weights is not None:
         total.update(_contents(Path(weights)) or weights.encode())
     if factory is not None:
-        spec = importlib.util.find_spec(factory.partition(":")[0])
+        spec = _spec(factory.partition(":")[0])
         if spec is not None and spec.origin is not None and Path(spec.origin).is_file():
             total.update(Path(spec.origin).read_bytes())
     for path in map(Path, filter(_names_a_file, _texts(options))):
         total.update(_contents(path) or b"")
     total.update(code.encode())
     return total.hexdigest()
+
+
+def _spec(module: str) -> ModuleSpec | None:
+    """Where a module is; the packages around it are imported."""
+    try:
+        return importlib.util.find_spec(module)
+    except Exception as error:  # whatever the user's code raises
+        frames = traceback.extract_tb(error.__traceback__)
+        places = [
+            f" (line {frame.lineno} of {frame.filename})" for frame in frames if "importlib" not in frame.filename
+        ]
+        raise ConfigurationError(
+            f"model.options.factory: the package around {module} cannot be imported: {type(error).__name__}: {error}"
+            f"{places[-1] if len(places) > 1 else ''}. Correct it, or name a module outside of it"
+        ) from error
 
 
 @contextmanager

@@ -9,18 +9,23 @@ to a slice of it.
 from __future__ import annotations
 
 import operator
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.export.graph_signature import InputKind
 from torch.utils._pytree import tree_leaves
 
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.graph.source_lines import first_line
+
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 _DECOMPOSED = torch.ops.aten._native_batch_norm_legit_no_training.default
 _GRADIENTS = torch.ops.higher_order.wrap_with_set_grad_enabled
-_CONTEXTS = (torch.ops.higher_order.wrap_with_autocast, _GRADIENTS)
+_AUTOCAST = torch.ops.higher_order.wrap_with_autocast
+_CONTEXTS = (_AUTOCAST, _GRADIENTS)
 """Operators that execute, once, what forward computes in a `with` statement."""
 
 
@@ -111,6 +116,9 @@ def without_hidden_writes(program: ExportedProgram) -> ExportedProgram:
     Nor has it parts of their own for what forward computes in `with torch.autocast(...)` or `torch.enable_grad()`,
     which quantizers do not look into. It is `program` itself where it has none of these: an in-place activation whose
     own result alone is read stays.
+
+    Raises:
+        LowerdeckError: PyTorch cannot take an operator out of a block of torch.autocast.
     """
     has_parts = any(node.target in _CONTEXTS for node in program.graph.nodes)
     if not has_parts and not _has_hidden_write(program):
@@ -118,7 +126,19 @@ def without_hidden_writes(program: ExportedProgram) -> ExportedProgram:
     composed = {node.target for node in program.graph.nodes if _hides_view(node)}
     known = torch.export.default_decompositions() if composed else {}
     _disable_gradients(program)
-    functional: ExportedProgram = program.run_decompositions({each: known[each] for each in composed if each in known})
+    table = {each: known[each] for each in composed & known.keys()}
+    try:
+        functional: ExportedProgram = program.run_decompositions(table)
+    except (AssertionError, RuntimeError) as error:
+        is_cast = program.graph.find_nodes(op="call_function", target=_AUTOCAST)
+        if not is_cast or not re.search("dtype|scalar type", str(error)):
+            raise
+        # PyTorch casts the operands of the operators on its list only, and of none that it composes of these.
+        raise LowerdeckError(
+            f"an operator in `with torch.autocast(...)` gets operands of several dtypes: {first_line(error)}. Cast the "
+            "operands of einsum, inner and torch.linalg's operators there, e.g. `x.to(torch.bfloat16)`, or leave "
+            "torch.autocast out: quantization.scheme chooses what a program computes in"
+        ) from error
     _restore_batch_norms(functional.graph_module)
     return functional
 

@@ -35,7 +35,7 @@ ones may be chosen."""
 _MOST_MOVED, _TIMES_FAR = 0.1, 4
 """Beyond this share, numbers may be off only as many times as far as they move: no rounding scales an output."""
 _TIMES_ROUNDING = 3
-"""As many times as far as the model is off itself in a wider dtype, its program may be off the model."""
+"""As many times as far as a model in half precision is off itself in float32, its program may be off the model."""
 _NOTHING = 1e-6
 
 
@@ -352,7 +352,7 @@ def _explained(expected: Answers, tolerance: _Tolerance) -> list[float]:
         # Again, because tracing may have left other values in the model, which nothing else is to move.
         returned = _stream(expected.model, expected.calls)
         moved, rounded = _moved(expected, returned, tolerance), _rounded(expected, returned, tolerance)
-        return [max(far, _TIMES_ROUNDING * near) for far, near in zip(moved, rounded, strict=True)]
+        return list(map(max, moved, rounded))
     return [0.0] * len(expected.returned[0])
 
 
@@ -373,13 +373,21 @@ def _moved(expected: Answers, returned: Sequence[_Call], tolerance: _Tolerance) 
 
 
 def _rounded(expected: Answers, returned: Sequence[_Call], tolerance: _Tolerance) -> list[float]:
-    """How far each output of the model is off what the model returns in a wider dtype; 0 where it takes none."""
-    wider = torch.float32 if tolerance is _WITH_HALF else torch.float64
-    with suppress(Exception):
-        model = copy.deepcopy(expected.model)
-        model = model.float() if tolerance is _WITH_HALF else model.double()  # .to() would make complex numbers real
-        calls = [[value.to(wider) if value.is_floating_point() else value for value in each] for each in expected.calls]
-        return _distances(_stream(model, calls), returned, tolerance)
+    """How far off outputs may be for how far a model in half precision is off what it returns in float32.
+
+    It is not far by rounding alone, because a model may read `torch.finfo(x.dtype).eps`. 0 of other models, whose own
+    rounding stays below any tolerance, and of those that float32 does not fit.
+    """
+    if tolerance is _WITH_HALF:
+        with suppress(Exception):
+            model = copy.deepcopy(expected.model).float()  # .to() would make complex numbers real
+            calls = [
+                [value.float() if value.is_floating_point() else value for value in each] for each in expected.calls
+            ]
+            near = _distances(_stream(model, calls), returned, tolerance)
+            most = [_MOST_MOVED / tolerance.share if each.is_floating_point() else math.inf for each in returned[0]]
+            pairs = zip(near, most, strict=True)
+            return [min(_TIMES_ROUNDING * far, limit) if math.isfinite(far) else 0.0 for far, limit in pairs]
     return [0.0] * len(returned[0])
 
 

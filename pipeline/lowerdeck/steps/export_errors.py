@@ -55,6 +55,10 @@ _ADVICE = {
         "torch.export does not know what this operator returns. Write it with other operators of PyTorch; one of your "
         "own needs torch.library.register_fake"
     ),
+    "FunctionalTensor on its own": (
+        "A branch of torch.cond makes a constant, e.g. `torch.tensor(2.0)`, or fills a slice with a number. Make it "
+        "before torch.cond and pass it as an operand, or register it as a buffer"
+    ),
     "Unexpected key _export_root": (
         "forward catches an exception that a module of the model raises, which torch.export does not follow. Decide by "
         "shapes, before the call, whether the module is called"
