@@ -188,9 +188,9 @@ def _in_copies(
     model, if it is a closure, writes into the model, and not into its copies.
     """
     later, first = unused
+    if later is None or first is None:
+        return []
     with suppress(Exception):  # a copy may lack what the model has
-        assert later is not None
-        assert first is not None
         _stream(later, calls[1:])
         found = _stream(later, calls[:1])[0]
         return [] if _equal(found, returned) else [(_stream(first, calls[:1])[0], found)]
