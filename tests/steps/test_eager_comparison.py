@@ -407,6 +407,15 @@ def test_a_rewrite_that_changes_answers_is_not_blamed_on_the_model() -> None:
         compare(Largest(), torch.randn(2, 5), torch.tensor([[1.0] * 5, [0.0] * 5]))
 
 
+def test_a_full_memory_is_no_model_that_cannot_be_copied() -> None:
+    class Large(Net):
+        def __deepcopy__(self, memo: Any) -> Any:
+            raise MemoryError
+
+    with pytest.raises(MemoryError):
+        compare(Large(lambda y: y))
+
+
 def test_weights_that_a_call_bounds_are_no_difference() -> None:
     class Bounded(nn.Conv2d):
         def forward(self, input: torch.Tensor) -> torch.Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -173,10 +173,20 @@ def _explain(program: ExportedProgram, expected: Answers, actual: Sequence[_Call
 
 
 def _copy(model: torch.nn.Module) -> torch.nn.Module | None:
-    try:
+    with _failures_aside():  # such as of models with the older weight_norm
         return copy.deepcopy(model)
-    except Exception:  # such as models with the older weight_norm
-        return None
+    return None
+
+
+@contextmanager
+def _failures_aside() -> Iterator[None]:
+    """Go on behind the block if what it calls of the user's code fails; a full memory says nothing about the model."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception:  # whatever a user's code raises
+        return
 
 
 def _in_copies(
@@ -190,7 +200,7 @@ def _in_copies(
     later, first = unused
     if later is None or first is None:
         return []
-    with suppress(Exception):  # a copy may lack what the model has
+    with _failures_aside():  # a copy may lack what the model has
         _stream(later, calls[1:])
         found = _stream(later, calls[:1])[0]
         return [] if _equal(found, returned) else [(_stream(first, calls[:1])[0], found)]
@@ -200,7 +210,7 @@ def _in_copies(
 def _is_like_its_copy(expected: Answers, tolerance: _Tolerance) -> bool:
     """Whether the model answers as the copy of it that was called; true also where tracing left it unable to."""
     if expected.copy_of is not None:
-        with suppress(Exception):
+        with _failures_aside():
             return _largest(expected.returned, _stream(expected.copy_of, expected.calls), tolerance) <= 1
     return True
 
@@ -258,12 +268,11 @@ def _not_repeatable(expected: Answers, program: ExportedProgram) -> LowerdeckErr
 def _agrees_as_traced(program: ExportedProgram, expected: Answers) -> bool:
     """Whether what torch.export alone makes of the model answers as the model does."""
     tolerance = _WITH_HALF if _has_half(program) else _FLOAT
-    try:
+    with _failures_aside():  # of the user's code, which tracing runs
         with torch.no_grad():
             alone = traced(expected.model, tuple(value.clone() for value in expected.calls[0]))
         return _largest(expected.returned, _stream(alone.module(check_guards=False), expected.calls), tolerance) <= 1
-    except Exception:  # the user's code, which tracing runs, may raise anything
-        return False
+    return False
 
 
 def _unseen_writes(program: ExportedProgram, expected: Answers) -> list[str]:
@@ -348,7 +357,7 @@ def _types(values: _Call) -> str:
 
 def _explained(expected: Answers, tolerance: _Tolerance) -> list[float]:
     """How far off each output of the program may be by rounding; 0 where that is not known."""
-    with suppress(Exception):  # of a model that keeps tensors since it was traced, for example
+    with _failures_aside():  # of a model that keeps tensors since it was traced, for example
         # Again, because tracing may have left other values in the model, which nothing else is to move.
         returned = _stream(expected.model, expected.calls)
         moved, rounded = _moved(expected, returned, tolerance), _rounded(expected, returned, tolerance)
@@ -362,7 +371,7 @@ def _moved(expected: Answers, returned: Sequence[_Call], tolerance: _Tolerance) 
     found = [0.0] * len(returned[0])
     for _ in range(_NUM_NEARBY):
         nearby = [[_nearby(value, generator) for value in call] for call in expected.calls]
-        with suppress(Exception):  # an index at the end of a table, for example
+        with _failures_aside():  # an index at the end of a table, for example
             found = list(map(max, found, _distances(returned, _stream(expected.model, nearby), tolerance)))
     return [
         min(_TIMES_MOVED * moved, max(_MOST_MOVED / tolerance.share, _TIMES_FAR * moved))
@@ -379,7 +388,7 @@ def _rounded(expected: Answers, returned: Sequence[_Call], tolerance: _Tolerance
     rounding stays below any tolerance, and of those that float32 does not fit.
     """
     if tolerance is _WITH_HALF:
-        with suppress(Exception):
+        with _failures_aside():
             model = copy.deepcopy(expected.model).float()  # .to() would make complex numbers real
             calls = [
                 [value.float() if value.is_floating_point() else value for value in each] for each in expected.calls
