@@ -136,6 +136,39 @@ def test_import_errors_name_their_cause_in_one_line(plugin: Plugin, source: str,
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("init", "source"),
+    [
+        ("", "{path}\nimport factory_sizes\ndef net(width): pass"),
+        ("", "import my_models.places\nimport factory_sizes\ndef net(width): pass"),
+        ("", "from . import places\nimport factory_sizes\ndef net(width): pass"),
+        ("{path}", "import torch, factory_sizes\ndef net(width): pass"),
+    ],
+)
+def test_a_model_may_import_from_folders_that_its_code_adds(
+    plugin: Plugin, tmp_path: Path, init: str, source: str
+) -> None:
+    """Compose said that there is no such module, and to install it."""
+    path = f"import sys; sys.path.insert(0, {str(tmp_path / 'research')!r})"
+    module = plugin(source.format(path=path))
+    (tmp_path / "my_models" / "__init__.py").write_text(init.format(path=path))
+    (tmp_path / "my_models" / "places.py").write_text(path)
+    (tmp_path / "research").mkdir()
+    (tmp_path / "research" / "factory_sizes.py").touch()
+    try:
+        check(f"{module}:net", width=3)
+        with pytest.raises(ConfigurationError, match="it accepts width"):
+            check(f"{module}:net", widht=3)
+    finally:
+        sys.modules.pop("factory_sizes", None)
+
+
+def test_what_is_not_installed_is_refused_before_anything_is_imported(plugin: Plugin) -> None:
+    module = plugin('"""A model."""\nimport os, torch\nfrom numpy import array\nimport not_installed_anywhere\n1 / 0')
+    with pytest.raises(ConfigurationError, match="it imports not_installed_anywhere, and there is no such module"):
+        check(f"{module}:net")
+
+
 def test_checking_runs_nothing_of_a_module_that_can_be_read(plugin: Plugin) -> None:
     module = plugin("raise SystemExit('ran')\ndef net(): pass")
     check(f"{module}:net")

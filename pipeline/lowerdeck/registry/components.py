@@ -71,6 +71,11 @@ def module_of(package: str, name: str) -> str:
     return name if is_own(name) else f"{package}.{name}"
 
 
+def is_installed(file: Path) -> bool:
+    """Whether a source file is in a folder of installed packages, which change with their version."""
+    return not {"site-packages", "dist-packages"}.isdisjoint(file.parts)
+
+
 def missing_definitions(path: Path, names: frozenset[str]) -> list[str]:
     """Those of `names` that the module at `path` does not define at top level, sorted; the module is not imported."""
     return sorted(names - _top_level_definitions(path))

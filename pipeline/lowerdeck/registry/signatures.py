@@ -8,7 +8,9 @@ from __future__ import annotations
 import ast
 import importlib.util
 import inspect
+import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -46,7 +48,9 @@ def parameters_of(callable_: Any) -> Parameters | None:
 
 
 def parameters_in_source(module: str, attribute: str, key: str) -> Parameters | None:
-    """Parse the parameters of a class or function at the top level of `module`, without importing anything.
+    """Parse the parameters of a class or function at the top level of `module`, without importing it.
+
+    Packages around it are imported if one of its imports cannot be found otherwise: they may extend the import path.
 
     Args:
         module: Full dotted name.
@@ -54,8 +58,8 @@ def parameters_in_source(module: str, attribute: str, key: str) -> Parameters | 
         key: Configuration key of the import path, for messages.
 
     Returns:
-        None where the source is not sufficient: the name is imported, assigned or decorated, or a class without its own
-        `__init__`.
+        None where the source is not sufficient: the name is imported, assigned or decorated, a class without its own
+        `__init__`, or the module may extend the import path before an import that cannot be found.
 
     Raises:
         ConfigurationError: there is no such module, or it imports a package that is not installed.
@@ -67,7 +71,8 @@ def parameters_in_source(module: str, attribute: str, key: str) -> Parameters | 
         tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
     except (SyntaxError, ValueError) as error:
         raise ConfigurationError(f"{key}: {module} cannot be imported: {error}") from error
-    _check_imports(module, tree, key)
+    if not _are_found(module, tree, key):
+        return None
     definitions = {
         node.name: node
         for node in tree.body
@@ -137,17 +142,49 @@ def _find_spec(name: str, folders: Sequence[str] | None) -> ModuleSpec | None:
         return None
 
 
-def _check_imports(module: str, tree: ast.Module, key: str) -> None:
-    """Raise ConfigurationError where a top-level import names a package that is not installed."""
+def _are_found(module: str, tree: ast.Module, key: str) -> bool:
+    """Whether all top-level imports are found; False where only the import can tell, because code may extend its path.
+
+    Raises:
+        ConfigurationError: one is not found, and nothing but installed packages is imported before it.
+    """
+    may_extend = False
     for statement in tree.body:
-        if isinstance(statement, ast.Import):
-            names = [alias.name for alias in statement.names]
-        elif isinstance(statement, ast.ImportFrom) and not statement.level and statement.module:
-            names = [statement.module]
-        else:
-            continue
-        for name in names:
-            if _find_spec(name.partition(".")[0], None) is None:
+        for name in _imported(statement):
+            found = _is_found_installed(name, module)
+            if found is None and may_extend:
+                return False
+            if found is None:
                 raise ConfigurationError(
                     f"{key}: {module} cannot be imported: it imports {name}, and there is no such module. Install it."
                 )
+            may_extend = may_extend or not found
+        may_extend = may_extend or _is_executed(statement)
+    return True
+
+
+def _imported(statement: ast.stmt) -> list[str]:
+    if isinstance(statement, ast.Import):
+        return [alias.name for alias in statement.names]
+    return [statement.module] if isinstance(statement, ast.ImportFrom) and not statement.level else []  # type: ignore[list-item]
+
+
+def _is_executed(statement: ast.stmt) -> bool:
+    """Whether a statement runs code of its own, or such of the package that it is in."""
+    is_text = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+    is_absolute = isinstance(statement, ast.ImportFrom) and not statement.level
+    return not (is_text or is_absolute or isinstance(statement, (ast.Import, ast.FunctionDef, ast.ClassDef)))
+
+
+def _is_found_installed(name: str, module: str) -> bool | None:
+    """Whether the package that `module` imports by `name` is installed, or Python's own; None where there is none."""
+    top = name.partition(".")[0]
+    spec = _find_spec(top, None)
+    if spec is None:
+        with suppress(Exception):  # whoever imports the module reports that
+            importlib.util.find_spec(module)  # imports the packages around it
+        spec = _find_spec(top, None)
+    if spec is None:
+        return None
+    places = [spec.origin] if spec.origin else [*(spec.submodule_search_locations or ())]
+    return top in sys.stdlib_module_names or any(components.is_installed(Path(place)) for place in places)
