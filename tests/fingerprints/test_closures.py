@@ -321,6 +321,66 @@ assert found[0] == found[1] != found[2], found
     subprocess.run([sys.executable, "-c", code], cwd=registry, env=environment, check=True)
 
 
+PATH = "import sys\nfrom pathlib import Path\nsys.path.insert(0, str(Path(__file__).parents[1] / 'research'))\n"
+
+
+@pytest.mark.parametrize(
+    ("init", "net"),
+    [
+        (PATH, "from plugins import core"),
+        ("", f"{PATH}from plugins import core"),
+        ("", "import plugins.places\nfrom plugins import core"),
+    ],
+)
+def test_code_in_folders_that_code_of_the_user_adds_to_the_import_path_counts(
+    registry: Path, monkeypatch: pytest.MonkeyPatch, init: str, net: str
+) -> None:
+    """A new process, which had not imported the plug-ins, took a stored configuration though the code was edited."""
+    monkeypatch.chdir(registry)
+    monkeypatch.syspath_prepend(registry)
+    monkeypatch.delitem(sys.modules, "plugins", raising=False)
+    for file, text in {
+        "plugins/__init__.py": init,
+        "plugins/net.py": net,
+        "plugins/places.py": PATH,
+        "plugins/core.py": "from closures_sizes import WIDTH",
+        "research/closures_sizes.py": "WIDTH = 4",
+    }.items():
+        (registry / file).parent.mkdir(exist_ok=True)
+        (registry / file).write_text(text)
+    config = config_for("xnnpack", options={"factory": "plugins.net:make"})
+    assert unwatched_by(config, ["plugins"]) == ["research/closures_sizes.py"]
+    assert "export" in changed_by(registry / "research" / "closures_sizes.py", config, registry)
+    before = model_code(config["model"], registry, ["plugins"])
+    (registry / "research" / "closures_sizes.py").write_text("WIDTH = 8")
+    assert model_code(config["model"], registry, ["plugins"]) != before
+
+
+def test_what_lies_behind_links_in_code_of_the_user_counts_and_is_listed(
+    registry: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DVC does not descend into them, and an edit there rebuilt nothing, without a note."""
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    for file in ("layers/__init__.py", "layers/mlp.py", "v1/anchors.json"):
+        (elsewhere / file).parent.mkdir(exist_ok=True)
+        (elsewhere / file).write_text("0")
+    (registry / "plugins" / "tables").mkdir()
+    (registry / "plugins" / "__init__.py").touch()
+    (registry / "plugins" / "net.py").write_text("import importlib\n")
+    (registry / "plugins" / "tables" / "v1").symlink_to(elsewhere / "v1")
+    (registry / "plugins" / "layers").symlink_to(elsewhere / "layers")
+    (registry / "plugins" / "layers" / "around").symlink_to(registry / "plugins")
+    monkeypatch.chdir(registry)
+    config = config_for("xnnpack", options={"factory": "plugins.net:make"})
+    assert unwatched_by(config, ["plugins", "helpers"]) == [str(elsewhere / "layers"), str(elsewhere / "v1")]
+    assert unwatched_by(config, ["plugins", "helpers", str(elsewhere)]) == []
+    for file in ("layers/mlp.py", "v1/anchors.json"):
+        assert "export" in changed_by(elsewhere / file, config, registry), file
+        before = model_code(config["model"], registry, ["plugins"])
+        (elsewhere / file).write_text("1")
+        assert model_code(config["model"], registry, ["plugins"]) != before, file
+
+
 @pytest.mark.parametrize(
     ("names", "is_input", "is_code"),
     [

@@ -14,7 +14,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import chdir, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,8 @@ from typing import Any
 from lowerdeck.fingerprints.data import unwatched
 from lowerdeck.fingerprints.digests import UNREAD, digest, file_digest
 from lowerdeck.fingerprints.imports import KEPT, Imports, imports_of
-from lowerdeck.registry.components import module_of
+from lowerdeck.formats.folders import walk
+from lowerdeck.registry.components import is_installed, module_of
 
 PACKAGE = "lowerdeck"
 STAGES = "stages"
@@ -30,8 +31,8 @@ _MOST_NAMED = 5
 """Files and folders outside of those that DVC watches that are named one by one."""
 _IMPORTS_BY_NAME = (b"importlib", b"pkgutil", b"__import__", b"hydra", b"pydoc", b"runpy")
 """Words in the source of a module that may import others by a name that it computes."""
-_INSTALLED = ("site-packages", "dist-packages")
-"""Folders of packages that change with their version."""
+_EXTENDS_PATH = (b"sys.path", b"from sys import", b"addsitedir")
+"""Words in the source of a module that may make Python find others elsewhere."""
 _NO_INPUT = re.compile(r"(?i)readme.*|.*\.(md|rst|ipynb|log)|events\.out\.tfevents\..*")
 """Names of files that no model is made from, though a package may well read them: notes, and records of training."""
 _WORKSPACE = ("dvc.yaml", f"{STAGES}/compose.py")
@@ -43,7 +44,7 @@ _OF_WORKSPACE = frozenset(
     }
 )
 """Files and folders of a workspace that are no part of a package around it: what of them matters counts by itself."""
-_TOOLS = frozenset(
+TOOLS = frozenset(
     {PACKAGE, "torch", "torchao", "torchaudio", "torchvision", "executorch", "timm", "transformers", "numpy"}
 )
 """Packages that are nobody's own code, even where they are used from a clone of their sources."""
@@ -119,7 +120,7 @@ class Sources:
         """Add the packages of modules that code of the user imports, unless they are installed."""
         for module, name in named.names:
             top = module.partition(".")[0]
-            if top in self.roots or top in _TOOLS or top in sys.stdlib_module_names:
+            if top in self.roots or top in TOOLS or top in sys.stdlib_module_names:
                 continue
             # A folder of this name may be anything: `import wandb` finds that of its records.
             if (folder := _folder_of(top, self.roots[STAGES])) is not None:
@@ -142,7 +143,7 @@ class Sources:
         folder = self.own().get(package) if file is None else file.parent  # plugins/ may lack __init__.py
         if folder is None or (file is not None and file.name != "__init__.py"):
             return [package]
-        files = sorted(path for path in _files_below(folder) if path.suffix == ".py")
+        files = sorted(path for path in files_of_package(folder) if path.suffix == ".py")
         found = (path.relative_to(folder).with_suffix("") for path in files)
         return [".".join((package, *(part for part in path.parts if part != "__init__"))) for path in found]
 
@@ -203,6 +204,40 @@ def _reached_by(
     return found
 
 
+def _closure_as_built(
+    entries: Collection[str],
+    config: Mapping[str, Any],
+    sources: Sources,
+    known: dict[str, Node | None] | None = None,
+    options: Any = None,
+) -> dict[str, Path]:
+    """`closure`, with the import path that a build has: code of the user may extend it when it is imported.
+
+    Packages around the modules that the configuration names are imported, as by whoever looks for these. The modules
+    themselves, which may import torch, are only where code beyond those packages mentions the path.
+    """
+    known = {} if known is None else known
+    values = (options, {name: values for name, values in config.items() if name != "build"})
+    _import_named(values, sources, importlib.util.find_spec)
+    found, own = closure(entries, config, sources, known, options), sources.own()
+    late = {name: file for name, file in found.items() if file.suffix == ".py" and name not in sys.modules}
+    sources_of_own = (file.read_bytes() for name, file in late.items() if name.partition(".")[0] in own)
+    if any(word in source for source in sources_of_own for word in _EXTENDS_PATH):
+        _import_named(values, sources, importlib.import_module)
+        known.clear()
+        found = closure(entries, config, sources, known, options)
+    return found
+
+
+def _import_named(values: Any, sources: Sources, imports: Callable[[str], object]) -> None:
+    own = sources.own()
+    for module in dict.fromkeys(_import_paths(values, own)):
+        if module.partition(".")[0] in own and sources.file(module) is not None:
+            # Whatever the user's code raises: whoever imports it for use reports that. A script may change the folder.
+            with suppress(Exception), chdir("."):
+                imports(module)
+
+
 def code_digest(modules: Mapping[str, Path], digest_of: Callable[[Path], str] = file_digest) -> str:
     """SHA-256 over names and contents of modules, independent of their folders."""
     return digest([[name, digest_of(file)] for name, file in modules.items()])
@@ -218,13 +253,10 @@ def model_code(model: Mapping[str, Any], workspace: Path, plugins: Sequence[str]
         workspace: Folder with stages/.
         plugins: Import prefixes of the user's own code.
     """
-    module = str(model["options"].get("factory")).partition(":")[0]
-    with suppress(Exception):  # whatever the user's code raises: whoever imports it for use reports that
-        importlib.util.find_spec(module)  # imports the packages around it, which may extend the import path
     sources = Sources.of_workspace(workspace, plugins)
     del sources.roots[PACKAGE]  # its code counts by stage
-    found = closure([module_of("lowerdeck.models", model["source"])], {}, sources, options=model)
-    factory = sources.file(module)
+    found = _closure_as_built([module_of("lowerdeck.models", model["source"])], {}, sources, options=model)
+    factory = sources.file(str(model["options"].get("factory")).partition(":")[0])
     kept = {
         name: file
         for name, file in found.items()
@@ -243,7 +275,7 @@ def stage_closures(config: Mapping[str, Any], sources: Sources) -> dict[str, dic
     names = {path.stem for path in (sources.roots[STAGES] / STAGES).glob("*.py")} - {"__init__", "compose"}
     entries = {name: f"{STAGES}.{name}" for name in sorted(names)}
     known: dict[str, Node | None] = {}
-    closure(entries.values(), config, sources, known)  # finds the packages that code of any stage imports
+    _closure_as_built(entries.values(), config, sources, known)  # finds the packages that code of any stage imports
     return {name: closure([entry], config, sources, known) for name, entry in entries.items()}
 
 
@@ -269,9 +301,12 @@ def unwatched_by(config: Mapping[str, Any], watched: Iterable[str], read: Collec
         read: See `unwatched`.
     """
     sources = Sources.of_workspace(Path.cwd(), config["build"]["plugins"])
-    if sources.own():
-        stage_closures(config, sources)  # adds what listed code imports
-    options = config["model"], config["dataset"], config["target"], [*map(str, sources.own().values())]
+    closures = stage_closures(config, sources) if sources.own() else {}  # adds what listed code imports
+    own = sources.own()
+    names = {name: file for modules in closures.values() for name, file in modules.items() if file not in own.values()}
+    # DVC does not descend into links to folders.
+    folders = {str(file.parent.resolve()) for name, file in names.items() if re.split("[./]", name)[0] in own}
+    options = config["model"], config["dataset"], config["target"], [*map(str, own.values())], sorted(folders)
     return unwatched(options, watched, read)
 
 
@@ -296,17 +331,20 @@ def _data_of(package: str, folder: Path) -> dict[str, Path]:
     found: list[Path] = []
     for path in folder.iterdir():
         if path.is_dir():
-            found += _files_below(path) if _is_part(path) and not any(path.glob("*.py")) else ()
+            found += files_of_package(path) if _is_part(path) and not any(path.glob("*.py")) else ()
         elif path.suffix != ".py" and _is_part(path):
             found.append(path)
     return {f"{package}/{file.relative_to(folder).as_posix()}": file for file in found if file.is_file()}
 
 
-def _files_below(folder: Path) -> Iterator[Path]:
-    """Files in a folder of a package, and in all folders below it that are part of the package."""
-    for root, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if _is_part(Path(root, name))]
-        yield from (path for path in (Path(root, name) for name in names) if _is_part(path))
+def files_of_package(folder: Path) -> Iterator[Path]:
+    """Files in a folder of a package, and in all folders below it that are part of the package, links included.
+
+    Raises:
+        LowerdeckError: folders are linked in folders that are linked, and so on, too often.
+    """
+    for parent, names in walk(folder, lambda path: not _is_part(path)):
+        yield from (path for path in (parent / name for name in names) if _is_part(path))
 
 
 def _is_part(path: Path) -> bool:
@@ -392,6 +430,6 @@ def _folder_of(package: str, workspace: Path) -> Path | None:
     else:
         origins = [Path(spec.origin)]
     for origin in origins:
-        if origin.suffix == ".py" and not set(_INSTALLED) & set(origin.parts):
+        if origin.suffix == ".py" and not is_installed(origin):
             return origin.parents[1] if origin.name == "__init__.py" else origin.parent
     return None
