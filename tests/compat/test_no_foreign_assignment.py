@@ -13,7 +13,7 @@ from tests.project import REPOSITORY
 
 PACKAGE = REPOSITORY / "pipeline" / "lowerdeck"
 SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE / "compat")
-PROCESS = {"os.environ", "sys.argv", "sys.path"}
+PROCESS = {"os.environ", "sys.argv", "sys.path", "sys.path_importer_cache"}
 """State of the process, which is there to be set."""
 SETS_DATA = {
     ("contracts/plan.py", "__post_init__"): "a field of its own frozen dataclass that follows from another",
@@ -22,7 +22,7 @@ SETS_DATA = {
     ("models/checkpoints.py", "load_into"): "a state dict keeps its version as an attribute, without a public setter",
     ("models/exported.py", "build"): "an exported module refuses eval(), which callers call on every model",
     ("models/torchvision.py", "build"): "heads that only training needs are set to None",
-    ("notebook/builds.py", "in_workspace"): "modules of another workspace with the same names are put aside, and back",
+    ("notebook/modules.py", "in_workspace"): "modules of another workspace, and edited ones, are put aside, and back",
     ("quantization/pt2e.py", "restore_observers"): "buffers of observers, see there",
     ("quantization/training.py", "_restore"): "buffers of observers and parameters",
 }

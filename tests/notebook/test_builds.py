@@ -15,7 +15,7 @@ import lowerdeck
 from lowerdeck.config.params import with_values
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.plan import DelegationPlan
-from lowerdeck.notebook.builds import Build, Page, in_workspace
+from lowerdeck.notebook.builds import Build, Page
 from lowerdeck.sweeps import engine
 from lowerdeck.tasks import fidelity
 from lowerdeck.workspace.creation import create
@@ -106,24 +106,6 @@ def test_parts_of_two_workspaces_are_not_mixed_up(workspace: Path, tmp_path: Pat
     load_with_a_part(workspace, "parts.first")
     load_with_a_part(tmp_path / "second", "parts.second")
     load_with_a_part(workspace, "parts.first")
-
-
-def test_folders_that_parts_of_two_workspaces_add_are_not_mixed_up(tmp_path: Path) -> None:
-    """The second one had the module of the first one, which has the same name."""
-    text = "import sys\nfrom pathlib import Path\nsys.path.insert(0, str(Path(__file__).parents[1] / 'lib'))\n"
-    for name in ("first", "second"):
-        for file, content in (
-            ("params.yaml", ""),
-            ("notebook_parts/__init__.py", text),
-            ("notebook_parts/late.py", "import notebook_shared\n"),
-            ("lib/notebook_shared.py", f"place = {name!r}\n"),
-        ):
-            (tmp_path / name / file).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / name / file).write_text(content)
-    for name in ("first", "second", "first", "second", "first"):
-        with in_workspace(tmp_path / name):
-            part = importlib.import_module("notebook_parts.late")
-            assert part.notebook_shared.place == name
 
 
 @pytest.mark.parametrize("extended", ["append(LIBRARY)", "insert(0, LIBRARY)"])

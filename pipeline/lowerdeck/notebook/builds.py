@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import html
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import chdir, contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import chain, takewhile
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from lowerdeck.artifacts import paths
@@ -18,11 +14,11 @@ from lowerdeck.artifacts.plans import parse_plan
 from lowerdeck.config.schema import Config, TrackingConfig
 from lowerdeck.contracts.plan import DelegationPlan
 from lowerdeck.evaluation.gates import exact
+from lowerdeck.notebook.modules import in_workspace
 from lowerdeck.report import summary
 from lowerdeck.tracking import recorded_build
 from lowerdeck.tracking.recorded_run import RecordedRun
 from lowerdeck.tracking.runs import read_artifact, read_folder
-from lowerdeck.workspace.contents import PARAMS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,9 +29,6 @@ if TYPE_CHECKING:
 
 _SHOWN = ("delegated_share", "delegated_macs_share", "partitions", "program_bytes", "planned_memory_bytes")
 """Metrics of the table in a notebook, below the first one of the task; those that a build lacks are left out."""
-
-_ADDED: dict[Path, tuple[Sequence[str], Sequence[str]]] = {}
-"""What plug-ins of a workspace put on `sys.path`: they do so once, when they are imported, and may import later."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,61 +144,6 @@ def load(selector: str, workspace: Path | str = ".") -> Build:
     with in_workspace(workspace):
         tracking = recorded_build.tracking_config()
         return read(tracking, recorded_build.find_run(tracking, selector))
-
-
-@contextmanager
-def in_workspace(workspace: Path | str) -> Iterator[None]:
-    """Make it the current folder, from which plugins/ is imported, too, as by the command."""
-    with chdir(workspace):
-        here, found = Path.cwd(), list(sys.path)
-        others = _loaded_from_others(here)
-        for name in others:
-            del sys.modules[name]
-        first, last = _ADDED.get(here, ((), ()))
-        sys.path[:] = [*first, *found, str(here), *last]
-        try:
-            yield
-        finally:
-            _ADDED[here] = _added({*found, str(here)})
-            sys.path[:] = found
-            for name in _modules({name.partition(".")[0] for name in others}):
-                del sys.modules[name]
-            sys.modules.update(others)
-
-
-def _added(known: set[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """The entries of `sys.path` beside the `known` ones: those in front of them, and the others."""
-    first = list(takewhile(lambda entry: entry not in known, sys.path))
-    last = [entry for entry in sys.path[len(first) :] if entry not in known]
-    return list(dict.fromkeys(first)), list(dict.fromkeys(last))
-
-
-def _loaded_from_others(here: Path) -> dict[str, ModuleType]:
-    """Modules of other workspaces that Python would take for those of `here`.
-
-    That are those whose names are taken in `here`, such as `plugins`, and those in folders that plug-ins added: which
-    folders those of `here` will add is not known yet.
-    """
-    own = _modules({path.stem for path in here.iterdir()})
-    roots = {name: _root(name, module) for name, module in own.items()}
-    others = {name for name, root in roots.items() if root not in (None, here) and (root / PARAMS).is_file()}
-    entries = [(other, Path(entry).resolve()) for other in _ADDED.keys() - {here} for entry in chain(*_ADDED[other])]
-    added = {folder for other, folder in entries if folder.is_relative_to(other) and folder.name != "site-packages"}
-    loaded = [(name, module) for name, module in list(sys.modules.items()) if added and "." not in name]
-    others |= {name for name, module in loaded if _root(name, module) in added}
-    return _modules({name.partition(".")[0] for name in others})
-
-
-def _root(name: str, module: ModuleType) -> Path | None:
-    """The folder of the top-level package of a module; None if the module has no file."""
-    depth = name.count(".") + hasattr(module, "__path__")
-    file = getattr(module, "__file__", None)
-    return next(iter(Path(file).resolve().parents[depth:]), None) if file else None
-
-
-def _modules(packages: set[str]) -> dict[str, ModuleType]:
-    """The imported modules of `packages`."""
-    return {name: module for name, module in list(sys.modules.items()) if name.partition(".")[0] in packages}
 
 
 def read(tracking: TrackingConfig, run: RecordedRun) -> Build:

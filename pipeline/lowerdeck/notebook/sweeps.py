@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lowerdeck.contracts.errors import LowerdeckError
-from lowerdeck.notebook.builds import Build, Page, in_workspace, read
+from lowerdeck.notebook.builds import Build, Page, read
+from lowerdeck.notebook.modules import in_workspace
 from lowerdeck.tracking import recorded_build
 from lowerdeck.tracking.runs import find_runs
 

@@ -1,0 +1,120 @@
+"""lowerdeck.notebook.modules: modules of several workspaces, and edited ones, in one process."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from lowerdeck.notebook.modules import in_workspace
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    """What one test imports is not what the next one has imported before."""
+    yield
+    for name in [name for name in sys.modules if name.startswith("notebook_")]:
+        del sys.modules[name]
+
+
+def test_folders_that_parts_of_two_workspaces_add_are_not_mixed_up(tmp_path: Path) -> None:
+    """The second one had the module of the first one, which has the same name."""
+    text = "import sys\nfrom pathlib import Path\nsys.path.insert(0, str(Path(__file__).parents[1] / 'lib'))\n"
+    for name in ("first", "second"):
+        for file, content in (
+            ("params.yaml", ""),
+            ("notebook_parts/__init__.py", text),
+            ("notebook_parts/late.py", "import notebook_shared\n"),
+            ("lib/notebook_shared.py", f"place = {name!r}\n"),
+        ):
+            (tmp_path / name / file).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name / file).write_text(content)
+    for name in ("first", "second", "first", "second", "first"):
+        with in_workspace(tmp_path / name):
+            part = importlib.import_module("notebook_parts.late")
+            assert part.notebook_shared.place == name
+
+
+@pytest.mark.parametrize("place", ["relative", "beside"])
+def test_folders_of_any_kind_that_parts_of_two_workspaces_add_are_not_mixed_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """Of folders that were relative, or outside of the workspace, the module of the first one was that of all."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend("own")
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / f"notebook_own_{place}.py").write_text("place = 'own'\n")
+    folder = "'research'" if place == "relative" else "str(Path(__file__).parents[2] / 'research')"
+    text = f"import sys\nfrom pathlib import Path\nsys.path.insert(0, {folder})\nimport notebook_{place} as found\n"
+    for name in ("first", "second"):
+        research = tmp_path / name / ("ws/research" if place == "relative" else "research")
+        for file, content in (
+            (tmp_path / name / "ws" / "params.yaml", ""),
+            (tmp_path / name / "ws" / "own" / f"notebook_own_{place}.py", "place = 'workspace'\n"),
+            (tmp_path / name / "ws" / "notebook_places" / f"{place}.py", text),
+            (research / f"notebook_{place}.py", f"place = {name!r}\n"),
+        ):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(content)
+    for name in ("first", "second", "first"):
+        with in_workspace(tmp_path / name / "ws"):
+            part = importlib.import_module(f"notebook_places.{place}")
+            assert part.found.place == name
+    assert importlib.import_module(f"notebook_own_{place}").place == "own", "a relative entry of the user's"
+
+
+@pytest.mark.parametrize("edited", ["notebook_edited/part.py", "notebook_edited/core.py", "notebook_edited/table.txt"])
+def test_parts_that_were_edited_are_imported_again(tmp_path: Path, edited: str) -> None:
+    """The second build of a kernel had those of the first one, and all later processes took its configuration."""
+    read = "from pathlib import Path\nvalue = Path(__file__).with_name('table.txt').read_text().strip()\n"
+    for file, content in (
+        ("params.yaml", ""),
+        ("notebook_edited/part.py", "from notebook_edited.core import value\nshown = value + ' part'\n"),
+        ("notebook_edited/core.py", f"{read}value += ' core'\n"),
+        ("notebook_edited/table.txt", "table"),
+    ):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text(content)
+
+    def built() -> tuple[ModuleType, str]:
+        with in_workspace(tmp_path):
+            module = importlib.import_module("notebook_edited.part")
+            return module, module.shown
+
+    time.sleep(0.1)  # the clock of files is behind
+    first, shown = built()
+    assert shown == "table core part"
+    assert built()[0] is first, "it is imported once, because it may register something"
+    content = (tmp_path / edited).read_text()
+    word = Path(edited).stem
+    (tmp_path / edited).write_text(
+        content.replace(f"{word}'", f"{word} edited'") if edited[-1] == "y" else "table edited"
+    )
+    changed = "table core part".replace(word, f"{word} edited")
+    for _ in range(2):
+        assert built()[1] == changed
+        assert sys.modules["notebook_edited.part"] is first, "what the notebook itself has imported stays"
+
+
+def test_an_edit_leaves_parts_alone_that_do_not_depend_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library that registers something when it is imported allows that once."""
+    monkeypatch.syspath_prepend(tmp_path)
+    for file, content in (
+        ("params.yaml", ""),
+        ("notebook_library.py", ""),
+        ("notebook_tools.py", "width = 1"),
+        ("notebook_part.py", "import notebook_library\nfrom notebook_tools import width"),
+    ):
+        (tmp_path / file).write_text(content)
+    time.sleep(0.1)  # the clock of files is behind
+    with in_workspace(tmp_path):
+        first = importlib.import_module("notebook_part")
+    (tmp_path / "notebook_tools.py").write_text("width = 1000")
+    with in_workspace(tmp_path):
+        part = importlib.import_module("notebook_part")
+        assert (part.width, part.notebook_library) == (1000, first.notebook_library)
