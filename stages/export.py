@@ -20,8 +20,9 @@ def main() -> None:
     layout = config.memory_format, config.input_dtypes, config.sequences_as_images or False
     model = chosen_model()
     dataset, task = chosen_dataset(build.seed), chosen_task()
-    answers = eager_comparison.answers(model, dataset.evaluation, config.input_dtypes, config.dynamic_shapes)
-    program = export.export(model, config.input_shapes, config.dynamic_shapes, *layout, answers)
+    shapes, dynamic = config.input_shapes, config.dynamic_shapes
+    answers = eager_comparison.answers(model, dataset.evaluation, config.input_dtypes, dynamic, shapes)
+    program = export.export(model, shapes, dynamic, *layout, answers)
     eager_comparison.check_answers(program, answers)
     check_class_names(dataset, task, evaluate.check_task(program, dataset, task))
     write_program(paths.EXPORTED, program)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from lowerdeck.contracts.errors import LowerdeckError
-from lowerdeck.runtime.parallel_map import in_order, num_processors
+from lowerdeck.runtime.parallel_map import in_a_fork, in_order, num_processors
 
 
 @pytest.mark.parametrize("num_processes", [1, 2, 8])
@@ -55,6 +55,17 @@ def test_tensors_arrive_as_they_are_without_a_socket_for_each(monkeypatch: pytes
 
 def test_one_process_does_the_work_itself() -> None:
     assert set(in_order(lambda item: os.getpid(), [1, 2, 3], 1)) == {os.getpid()}
+
+
+def test_a_fork_leaves_this_process_as_it_was() -> None:
+    kept: list[torch.Tensor] = []
+
+    def keep() -> tuple[int, torch.Tensor]:
+        kept.append(torch.ones(2))
+        return os.getpid(), kept[0]
+
+    pid, value = in_a_fork(keep)
+    assert (pid != os.getpid(), kept, value.tolist()) == (True, [], [1, 1])
 
 
 def test_threads_of_the_parent_are_not_waited_for() -> None:

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -214,6 +215,7 @@ def test_state_whose_data_are_replaced_is_refused(kind: str) -> None:
 
 
 LAST = {"y": torch.zeros(1, 4)}
+TABLE: dict[str, torch.Tensor] = {}
 
 
 def since_the_last(model: Remembering, y: torch.Tensor) -> Any:
@@ -233,13 +235,27 @@ def test_state_that_copies_share_is_refused() -> None:
         compare(Remembering(since_the_last))
 
 
-@pytest.mark.filterwarnings("ignore:.*weight_norm")
 @pytest.mark.parametrize("write", [in_nested_list, since_the_last_in_list, largest_so_far])
 def test_state_of_a_model_that_cannot_be_copied_is_refused(write: Callable[[Remembering, torch.Tensor], Any]) -> None:
     model = Remembering(write)
+    model.helper.last = Lock()
+    with pytest.raises(LowerdeckError, match="keeps state"):
+        compare(model)
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm")
+def test_what_a_first_call_decides_is_refused_also_beside_the_older_weight_norm(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The program depended on the order of the samples, and nothing was said."""
+    model = Remembering(since_the_first)
     torch.nn.utils.weight_norm(model.convolution)
     with pytest.raises(LowerdeckError, match="keeps state"):
         compare(model)
+    locked = Remembering(since_the_first)
+    locked.helper.last = Lock()
+    compare(locked)
+    assert "the model cannot be copied" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("draw", [random.random, lambda: float(np.random.rand()), lambda: random.randrange(16)])
@@ -273,6 +289,27 @@ class Waves(nn.Module):
         return x * self.table
 
 
+class WavesBeside(nn.Module):
+    """Makes another table where one is too small, in what copies share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        TABLE["waves"] = torch.zeros(0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if TABLE["waves"].shape[0] < x.shape[1]:
+            TABLE["waves"] = torch.arange(x.shape[1]).float()
+        return x * TABLE["waves"][: x.shape[1]]
+
+
+class WavesLocked(Waves):
+    """Cannot be copied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = Lock()
+
+
 class Normalizing(nn.Module):
     """Writes its input, and notes a size."""
 
@@ -300,6 +337,12 @@ def test_what_a_first_call_keeps_is_no_state() -> None:
     compare(Waves(), torch.randn(1, 6), dynamic_dimensions=[DynamicDimension(dim=1, min=2, max=32)])
 
 
+@pytest.mark.parametrize("model", [Waves, WavesBeside, WavesLocked])
+def test_a_table_of_the_first_size_narrows_no_varying_sizes(model: type[nn.Module]) -> None:
+    """What was called before it was exported had made it: sizes of at least 11 were suggested."""
+    compare(model(), torch.randn(1, 10), dynamic_dimensions=[DynamicDimension(dim=1, min=2, max=32)])
+
+
 class Hooked(nn.Module):
     """Reads what a hook keeps, which is a closure; the factory has called it once."""
 
@@ -325,7 +368,40 @@ def test_a_hook_that_is_a_closure_is_no_state(capsys: pytest.CaptureFixture[str]
     compare(Hooked())
     assert "warning" not in capsys.readouterr().out
     compare(Hooked(), dynamic_dimensions=[DynamicDimension(dim=2, min=8, max=16)])
-    assert "was not compared with its program: a copy of the model" in capsys.readouterr().out
+    assert "warning" not in capsys.readouterr().out
+
+
+def test_a_copy_that_fails_is_no_failure_of_the_model(capsys: pytest.CaptureFixture[str]) -> None:
+    """With varying sizes, another network than the user's was exported."""
+
+    class Doubled(nn.Module):
+        kept: Any = None
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8, 8)
+            self.layer.register_forward_hook(lambda module, inputs, output: setattr(self, "kept", output))
+
+        def forward(self, x: torch.Tensor) -> Any:
+            self.layer(x)
+            return self.kept * (3 if torch.compiler.is_compiling() else 2)
+
+    for dimensions in ([], [DynamicDimension(dim=1, min=2, max=32)]):
+        with pytest.raises(LowerdeckError, match=r"Doubled answers otherwise .* 50 % off"):
+            compare(Doubled(), torch.randn(1, 4, 8), dynamic_dimensions=dimensions)
+    assert "its copy does not answer: it was not checked" in capsys.readouterr().out
+
+
+def test_made_up_inputs_are_not_held_against_the_model() -> None:
+    """A model that takes the only sample, and not the same the other way round, was not compared."""
+
+    class Classifying(nn.Module):
+        def forward(self, x: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+            assert torch.compiler.is_compiling() or int(tokens[0, 0]) == 0, "the first token is CLS"
+            return x * (2 if torch.compiler.is_compiling() else 1)
+
+    with pytest.raises(LowerdeckError, match="Classifying answers otherwise while it is exported"):
+        compare(Classifying(), torch.randn(1, 8), torch.tensor([[0, 3, 4]]))
 
 
 class Deep(nn.Module):
@@ -366,6 +442,12 @@ def test_the_last_digits_of_half_precision_explain_no_scale(dtype: torch.dtype, 
 def test_samples_with_another_number_of_inputs_are_not_compared() -> None:
     samples: Any = [Sample(inputs=(torch.zeros(SHAPE), torch.zeros(1)), label=None, digest="0")]
     assert answers(Net(lambda y: y), samples, ["float32"]).calls == ()
+
+
+def test_samples_of_other_shapes_than_the_model_are_refused() -> None:
+    samples: Any = [Sample(inputs=(torch.zeros(1, 3, 9, 8),), label=None, digest="0")]
+    with pytest.raises(LowerdeckError, match=r"sample 0: .*\[1, 3, 9, 8\].*\[1, 3, 8, 8\] \(model\.input_shapes\)"):
+        answers(Net(lambda y: y), samples, input_shapes=[SHAPE])
 
 
 def test_a_buffer_that_cannot_be_written_is_no_fault(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ from lowerdeck.contracts.errors import LowerdeckError
 if TYPE_CHECKING:
     import torch
 
+    from lowerdeck.contracts.backends import DynamicDimension
 
 TARGET_KINDS = ("class", "array", "mask", "boxes", "events")
 """Kinds of targets: a class index, an array of any shape (`array`), one class index for every pixel (`mask`),
@@ -87,13 +88,55 @@ def finite_sample(split: Split, index: int) -> Sample:
     sample = split[index]
     for number, tensor in ((number, tensor) for call in sample.calls for number, tensor in enumerate(call)):
         if tensor.is_floating_point() and (count := int((~tensor.isfinite()).sum())):
-            origin = getattr(split, "origin", None)
-            place = f" ({origin(index)})" if origin is not None else ""
             raise LowerdeckError(
-                f"sample {index}{place}: {count} of {tensor.numel()} values of input {number} are NaN or infinite; "
+                f"{_named(split, index)}: {count} of {tensor.numel()} values of input {number} are NaN or infinite; "
                 "remove or correct the sample"
             )
     return sample
+
+
+def check_shapes(
+    split: Split,
+    index: int,
+    sample: Sample,
+    input_shapes: Sequence[Sequence[int]],
+    dynamic_dimensions: Sequence[DynamicDimension],
+) -> None:
+    """Raise LowerdeckError where inputs of `sample`, number `index` of a split, have not the shapes of the model's.
+
+    Args:
+        split: Names the sample in the message.
+        index: See `split`.
+        sample: All calls of it are checked.
+        input_shapes: Shape of every input of the model with its batch dimension.
+        dynamic_dimensions: Dimensions whose size may be another one within limits.
+    """
+    sizes = {(each.input, each.dim): each for each in dynamic_dimensions}
+
+    def fits(size: int, wanted: int, dynamic: DynamicDimension | None) -> bool:
+        if dynamic is None:
+            return size == wanted
+        return dynamic.min <= size <= dynamic.max and not size % dynamic.multiple_of
+
+    for call in sample.calls:
+        given = [list(value.shape) for value in call]
+        is_alike = [len(shape) for shape in given] == [len(shape) for shape in input_shapes] and all(
+            fits(size, input_shapes[number][dim], sizes.get((number, dim)))
+            for number, shape in enumerate(given)
+            for dim, size in enumerate(shape)
+        )
+        if not is_alike:
+            wanted = ", ".join(str(list(shape)) for shape in input_shapes)
+            raise LowerdeckError(
+                f"{_named(split, index)}: its inputs have the shapes {', '.join(map(str, given))}, and the model takes "
+                f"{wanted} (model.input_shapes{' and model.dynamic_shapes' if sizes else ''}). Let the dataset "
+                "(`dataset`) give inputs of these shapes, each with a batch dimension, or correct model.input_shapes"
+            )
+
+
+def _named(split: Split, index: int) -> str:
+    origin = getattr(split, "origin", None)
+    return f"sample {index}" + (f" ({origin(index)})" if origin is not None else "")
 
 
 class Dataset(Protocol):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.graph.library_errors import described_node
+from lowerdeck.graph.model_copies import copied
 from lowerdeck.graph.state import lost_writes
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ def _given(node: torch.fx.Node, operator: torch._ops.OpOverload) -> dict[str, An
 def written_attributes(model: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> list[str]:
     """The attributes that look otherwise after a call of `model` on `inputs`, found on a copy of the model."""
     try:
-        called = copy.deepcopy(model)
+        called = copied(model)
         before = _attributes(called)
         with torch.no_grad():
             called(*(value.clone() for value in inputs))

@@ -6,13 +6,14 @@ Face's ModelOutput) and named tuples become plain dicts here; their keys are the
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils import _pytree as pytree
+
+from lowerdeck.graph.model_copies import copied
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -70,7 +71,7 @@ def traced(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...], dynamic_sha
         return torch.export.export(model, inputs, dynamic_shapes=dynamic_shapes)
     except Exception:  # the user's code, which tracing runs, may raise anything
         try:
-            returned = copy.deepcopy(model)(*inputs)  # a copy, because a call may change buffers
+            returned = copied(model)(*inputs)  # a copy, because a call may change buffers
         except Exception:  # the error of tracing says more
             returned = None
         if not register_dataclasses(returned):

@@ -1,4 +1,4 @@
-"""Calls a function for many items in forked processes, which inherit its data without copying."""
+"""Calls a function for many items in forked processes, which inherit its data without copying, or once in one."""
 
 from __future__ import annotations
 
@@ -48,9 +48,31 @@ def in_order(
     Raises:
         LowerdeckError: a forked process was killed or crashed.
     """
-    if num_processes == 1 or len(items) < 2 or "fork" not in multiprocessing.get_all_start_methods():
-        yield from map(work, items)
-        return
+    is_forked = num_processes > 1 and len(items) > 1 and can_fork()
+    yield from _forked(work, items, num_processes) if is_forked else map(work, items)
+
+
+def in_a_fork(work: Callable[[], Result]) -> Result:
+    """`work()` in a forked process of one thread: whatever it changes, this process keeps as it was.
+
+    Args:
+        work: See `in_order`. Where nothing can be forked, this process does it.
+
+    Raises:
+        LowerdeckError: see `in_order`.
+    """
+    if not can_fork():
+        return work()
+    (result,) = _forked(lambda _: work(), [None], 1)
+    return result
+
+
+def can_fork() -> bool:
+    """Whether this system copies processes."""
+    return "fork" in multiprocessing.get_all_start_methods()
+
+
+def _forked(work: Callable[[Item], Result], items: Sequence[Item], num_processes: int) -> Generator[Result, None, None]:
     global _work
     _work = work
     fork, num_processes = multiprocessing.get_context("fork"), min(num_processes, len(items))

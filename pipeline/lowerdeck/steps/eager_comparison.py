@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,12 +13,14 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 
 from lowerdeck.contracts.errors import LowerdeckError
-from lowerdeck.contracts.samples import Split, finite_sample
+from lowerdeck.contracts.samples import Split, check_shapes, finite_sample
 from lowerdeck.graph.export_checks import STATE_ADVICE, written_attributes
 from lowerdeck.graph.masked_scores import IS_MASKED
+from lowerdeck.graph.model_copies import copied
 from lowerdeck.graph.outputs import output_names, register_dataclasses, traced
 from lowerdeck.graph.source_lines import first_line, raised_at
 from lowerdeck.graph.state import initial_state, with_own_state
+from lowerdeck.runtime.parallel_map import in_a_fork
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -44,9 +45,6 @@ class Answers:
     """What a model returned before anything traced it."""
 
     model: torch.nn.Module
-    """What was called: the model, or a copy of it."""
-    copy_of: torch.nn.Module | None = None
-    """The model, where a copy was called."""
     calls: Sequence[_Call]
     """The inputs of consecutive calls, which start with the initial state."""
     returned: Sequence[_Call] = ()
@@ -77,6 +75,7 @@ def answers(
     split: Split,
     input_dtypes: Sequence[str] = (),
     dynamic_dimensions: Sequence[DynamicDimension] = (),
+    input_shapes: Sequence[Sequence[int]] = (),
 ) -> Answers:
     """What `model` returns for two consecutive calls with inputs of a split, to be compared with its program.
 
@@ -84,40 +83,63 @@ def answers(
     when torch.export traces it. Its buffers stay as they are.
 
     Args:
-        model: In eval mode; called four times, and copies of it up to three times.
+        model: In eval mode; called four times, or up to seven times for a split of one call, and copies of it up to
+            three times.
         split: Samples of it; none are compared where there are none, or where they have another number of inputs.
         input_dtypes: Dtype of every input by name; none where all are float32.
-        dynamic_dimensions: Dimensions of varying size. With any, a copy is called instead, because what a first call
-            makes has the size of that call.
+        dynamic_dimensions: Dimensions of varying size. With any, a forked process calls the model, because what a first
+            call makes, in the model or beside it, has the size of that call.
+        input_shapes: Shape of every input with its batch dimension, which samples have to have; any if none is given.
 
     Raises:
-        LowerdeckError: a sample has numbers that are not finite.
+        LowerdeckError: a sample has numbers that are not finite, or inputs of other shapes.
     """
-    samples = [finite_sample(split, index) for index in range(min(2, len(split)))]
-    given = [call for sample in samples for call in sample.calls][:2]
+    given = _first_calls(split, input_shapes, dynamic_dimensions)
     dtypes = [getattr(torch, name) for name in input_dtypes or ["float32"] * len(given[0] if given else ())]
     if any(len(call) != len(dtypes) for call in given) or not given:
         return Answers(model=model, calls=())  # which is no fault of the model
-    called = (_copy(model) or model) if dynamic_dimensions else model
-    copy_of = model if called is not model else None
+    calls: list[_Call] = [[value.to(dtype) for value, dtype in zip(call, dtypes, strict=True)] for call in given]
+    found = in_a_fork(lambda: _answered(model, calls)) if dynamic_dimensions else _answered(model, calls)
+    return Answers(model=model, **found)
+
+
+def _first_calls(split: Split, shapes: Sequence[Sequence[int]], dimensions: Sequence[DynamicDimension]) -> list[_Call]:
     calls: list[_Call] = []
+    for index in range(min(2, len(split))):
+        sample = finite_sample(split, index)
+        if shapes:
+            check_shapes(split, index, sample, shapes, dimensions)
+        calls += sample.calls
+    return calls[:2]
+
+
+def _answered(model: torch.nn.Module, calls: list[_Call]) -> dict[str, Any]:
+    """The fields of Answers besides the model, which another process could not hand over."""
     try:
-        calls += [[value.to(dtype) for value, dtype in zip(call, dtypes, strict=True)] for call in given]
-        if _shapes(calls[0]) != _shapes(calls[-1]) or len(calls) == 1:
-            calls[1:] = [[value.flip(tuple(range(value.ndim))) for value in calls[0]]]
         unused = [_copy(model), _copy(model)]
         # State that remembers one call only shows where the same call comes after different ones.
-        first, returned, last = (_stream(called, part) for part in (calls[:1], calls, calls[:1]))
+        first = _stream(model, calls[:1])
+        if _shapes(calls[0]) != _shapes(calls[-1]) or len(calls) == 1:
+            calls = [calls[0], _another(model, calls[0])]
+        returned, last = (_stream(model, part) for part in (calls, calls[:1]))
         repeated = [(returned[0], first[0]), (returned[0], last[0]), *_in_copies(unused, calls, returned[0])]
     except (OSError, MemoryError):  # a full memory, for example, says nothing about the model
         raise
     except Exception as error:  # whatever the model raises, which may end its export with a better message
-        failure = f"{type(error).__name__}: {first_line(error)}{raised_at(error)}"
-        return Answers(model=called, copy_of=copy_of, calls=calls, failure=failure)
+        return {"calls": calls, "failure": f"{type(error).__name__}: {first_line(error)}{raised_at(error)}"}
     is_same = all(_equal(*pair) for pair in repeated)
     # Here, because tracing leaves tensors without values in attributes.
-    written = () if is_same else written_attributes(called, calls[-1])  # which was not called last
-    return Answers(model=called, copy_of=copy_of, calls=calls, returned=returned, repeated=repeated, written=written)
+    written = () if is_same else written_attributes(model, calls[-1])  # which was not called last
+    return {"calls": calls, "returned": returned, "repeated": repeated, "written": written}
+
+
+def _another(model: torch.nn.Module, call: _Call) -> _Call:
+    """Other inputs of the same shapes: `call` the other way round, or as it is where the model refuses that."""
+    made_up = [value.flip(tuple(range(value.ndim))) for value in call]
+    with _failures_aside():
+        _stream(model, [call, made_up])
+        return made_up
+    return call
 
 
 def check_answers(program: ExportedProgram, expected: Answers) -> None:
@@ -155,12 +177,6 @@ def check_answers(program: ExportedProgram, expected: Answers) -> None:
 
 def _explain(program: ExportedProgram, expected: Answers, actual: Sequence[_Call], tolerance: _Tolerance) -> None:
     """Refuse `actual`, which the program answers, unless rounding explains it; or say what else does."""
-    if not _is_like_its_copy(expected, tolerance):
-        print(
-            "export: warning: the model was not compared with its program: a copy of the model, which dynamic shapes "
-            "take, answers otherwise, as where a hook is a closure that writes into the model"
-        )
-        return
     explained = _explained(expected, tolerance)
     for number, (one, other) in enumerate(zip(expected.returned, actual, strict=True)):
         for name, value, off, most in zip(output_names(program), one, other, explained, strict=True):
@@ -173,8 +189,8 @@ def _explain(program: ExportedProgram, expected: Answers, actual: Sequence[_Call
 
 
 def _copy(model: torch.nn.Module) -> torch.nn.Module | None:
-    with _failures_aside():  # such as of models with the older weight_norm
-        return copy.deepcopy(model)
+    with _failures_aside():  # such as of models with a lock
+        return copied(model)
     return None
 
 
@@ -194,25 +210,20 @@ def _in_copies(
 ) -> list[tuple[_Call, _Call]]:
     """What the first call returns in a copy that nothing has called, and in one after another call.
 
-    None where copies answer as the model does, or cannot. They are compared with each other, because a hook of the
-    model, if it is a closure, writes into the model, and not into its copies.
+    None where copies answer as the model does, or cannot, which is said. They are compared with each other, because a
+    hook of the model, if it is a closure, writes into the model, and not into its copies.
     """
     later, first = unused
-    if later is None or first is None:
-        return []
-    with _failures_aside():  # a copy may lack what the model has
-        _stream(later, calls[1:])
-        found = _stream(later, calls[:1])[0]
-        return [] if _equal(found, returned) else [(_stream(first, calls[:1])[0], found)]
+    if later is not None and first is not None:
+        with _failures_aside():  # a copy may lack what the model has
+            _stream(later, calls[1:])
+            found = _stream(later, calls[:1])[0]
+            return [] if _equal(found, returned) else [(_stream(first, calls[:1])[0], found)]
+    print(
+        "export: warning: the model cannot be copied, or its copy does not answer: it was not checked whether its "
+        "first call decides what later ones return"
+    )
     return []
-
-
-def _is_like_its_copy(expected: Answers, tolerance: _Tolerance) -> bool:
-    """Whether the model answers as the copy of it that was called; true also where tracing left it unable to."""
-    if expected.copy_of is not None:
-        with _failures_aside():
-            return _largest(expected.returned, _stream(expected.copy_of, expected.calls), tolerance) <= 1
-    return True
 
 
 def _equal(one: _Call, other: _Call) -> bool:
@@ -389,7 +400,7 @@ def _rounded(expected: Answers, returned: Sequence[_Call], tolerance: _Tolerance
     """
     if tolerance is _WITH_HALF:
         with _failures_aside():
-            model = copy.deepcopy(expected.model).float()  # .to() would make complex numbers real
+            model = copied(expected.model).float()  # .to() would make complex numbers real
             calls = [
                 [value.float() if value.is_floating_point() else value for value in each] for each in expected.calls
             ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from lowerdeck.contracts.backends import DynamicDimension
+from lowerdeck.graph.model_copies import copied
 from lowerdeck.graph.source_lines import first_line, raised_at
 
 if TYPE_CHECKING:
@@ -138,12 +138,12 @@ def _raised_without_export(
     Samples of the dataset tell. Random inputs may be none that it takes, such as lengths of zero: they count only where
     tracing, for which inputs have no values, ends alike, or where forward takes another number of inputs.
     """
-    if answers is not None and answers.copy_of is None and answers.calls:
+    if answers is not None and answers.calls:
         return answers.failure
     if any(isinstance(value, FakeTensor) for module in model.modules() for value in vars(module).values()):
         return None  # tracing has left tensors without values in it
     try:
-        called = copy.deepcopy(model)
+        called = copied(model)
     except Exception:  # whatever a user's code raises
         return None
     try:
