@@ -171,6 +171,27 @@ def test_traced_modules_of_a_model_are_exported() -> None:
     torch.testing.assert_close(export(model, [[1, 4]]).module()(x), model(x))
 
 
+@pytest.mark.parametrize(
+    ("function", "advice"),
+    [
+        (lambda net, x: Pair(x), "in output, which is not a known type.\nA program returns tensors, alone or in"),
+        (lambda net, x: x + net.missing, "unsupported operand type.*\n.*Without export, the model raises TypeError"),
+        (lambda net, x: x @ torch.ones(4, 4), "same dtype.*\nInputs are float32 .*the model's weights bfloat16"),
+    ],
+)
+def test_inputs_that_a_model_casts_are_not_blamed(function: Callable[[Any, torch.Tensor], Any], advice: str) -> None:
+    class Casting(Net):
+        missing = None
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return super().forward(x.bfloat16())
+
+    split: Any = [Sample(inputs=(torch.ones(1, 4),), label=None, digest="0")]
+    model = Casting(function).bfloat16().eval()
+    with pytest.raises(LowerdeckError, match=advice):
+        export(model, [[1, 4]], answers=answers(model, split))
+
+
 def test_weights_without_values_are_named() -> None:
     with torch.device("meta"):
         model = nn.Conv2d(1, 1, 1)

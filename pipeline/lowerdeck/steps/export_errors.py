@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from lowerdeck.steps.eager_comparison import Answers
 
 _DATA_DEPENDENT = ("data-dependent", "DataDependent", "Dynamic control flow")
+_OF_DTYPES = re.compile(r"dtype|scalar type|same type|type promot|\btypes? .*\b(same|match|cast)", re.IGNORECASE)
+"""What kernels say of dtypes; that a class is no known type, and Python's operand types, are something else."""
 _SCRIPTED = re.compile(r"Exporting a ScriptModule|forward\(\) takes \d+ positional arguments? but")
 """What torch.export raises for TorchScript; of a model that executes, it says nothing of the model's own calls."""
 _OF_TORCH = re.compile(
@@ -112,8 +114,9 @@ def _advice(
     text: str,
     raised: str | None,
 ) -> str:
+    known = next((advice for sign, advice in _ADVICE.items() if sign in text), None)
     mixed = foreign_dtypes(model, [value.dtype for value in sample])
-    if mixed and "type" in text:
+    if mixed and known is None and _OF_DTYPES.search(text):
         return _dtype_advice(mixed, _weight_dtypes(model))
     if raised is not None:
         return f"Without export, the model raises {raised}. Correct it, or model.input_shapes"
@@ -124,7 +127,6 @@ def _advice(
             "a factory that builds the original Python modules, with the weights of the state dict; or save "
             "torch.export.export of the original model by torch.export.save, and choose model: exported"
         )
-    known = next((advice for sign, advice in _ADVICE.items() if sign in text), None)
     if known is None and dynamic_dimensions:
         return "If varying sizes are the cause, narrow them, or set multiple_of to the model's divisor of them"
     return known or (_NO_VALUES if _WITHOUT_VALUES.search(text) else _UNKNOWN)
