@@ -324,5 +324,24 @@ def test_what_export_suggests_is_accepted() -> None:
     assert first[1] is second[1]
 
 
+@pytest.mark.parametrize("num_inputs", [1, 3])
+def test_inputs_that_forward_takes_as_one_tuple_vary(num_inputs: int) -> None:
+    """torch.export has one entry for all of them, and found none of a tuple."""
+
+    class Last(torch.nn.Module):
+        def forward(self, first: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+            return first + others[-1] if others else first * 2
+
+    class All(torch.nn.Module):
+        def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+            return inputs[0] + inputs[-1]
+
+    dimensions = [DynamicDimension(input=index, dim=1, min=2, max=16, name="n") for index in range(num_inputs)]
+    for model in (Last(), All()):
+        program = export(model, [[1, 8]] * num_inputs, dimensions)
+        given = [torch.randn(1, 5) for _ in range(num_inputs)]
+        torch.testing.assert_close(program.module()(*given), model(*given))
+
+
 def test_fixed_shapes_stay_fixed() -> None:
     assert dynamic_shapes_of(export(Sum(), [[1, 4], [1, 4]])) is None

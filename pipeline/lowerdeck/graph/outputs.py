@@ -7,6 +7,7 @@ Face's ModelOutput) and named tuples become plain dicts here; their keys are the
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -67,8 +68,9 @@ def traced(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...], dynamic_sha
     Raises:
         Exception: whatever torch.export, or the model's own code, raises.
     """
+    shapes = dynamic_shapes and _bound(model, dynamic_shapes)
     try:
-        return torch.export.export(model, inputs, dynamic_shapes=dynamic_shapes)
+        return torch.export.export(model, inputs, dynamic_shapes=shapes)
     except Exception:  # the user's code, which tracing runs, may raise anything
         try:
             returned = copied(model)(*inputs)  # a copy, because a call may change buffers
@@ -76,7 +78,15 @@ def traced(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...], dynamic_sha
             returned = None
         if not register_dataclasses(returned):
             raise
-    return torch.export.export(model, inputs, dynamic_shapes=dynamic_shapes)
+    return torch.export.export(model, inputs, dynamic_shapes=shapes)
+
+
+def _bound(model: torch.nn.Module, each: Sequence[Any]) -> tuple[Any, ...]:
+    """`each`, one for every input, by the arguments of forward, of which `*inputs` is one."""
+    try:
+        return tuple(inspect.signature(model.forward).bind(*each).arguments.values())
+    except (TypeError, ValueError):  # torch.export says more of another number of inputs, or has forward elsewhere
+        return tuple(each)
 
 
 def register_dataclasses(value: Any) -> bool:
