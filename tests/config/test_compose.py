@@ -372,6 +372,34 @@ def test_code_that_a_factory_imports_is_part_of_the_fingerprint(
     assert fingerprint() != before
 
 
+@pytest.mark.parametrize(
+    ("kind", "value"), [("int", 3), ("str", "nets.small"), ("str", "nets.small:v2"), ("str", "compose_made:Net")]
+)
+def test_a_source_of_the_user_may_call_anything_a_factory(
+    composed: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, value: object
+) -> None:
+    """compose took it for an import path: a number was an unforeseen AttributeError, a name was not importable."""
+    monkeypatch.syspath_prepend(tmp_path)
+    package = f"compose_{kind}_source"
+    (tmp_path / package).mkdir()
+    (tmp_path / package / "own.py").write_text(
+        "from dataclasses import dataclass\n@dataclass(frozen=True, kw_only=True)\nclass Options:\n"
+        f"    factory: {kind}\n    kwargs: dict\n"
+        "def check(options, weights, plugins): ...\ndef build(options, weights): ...\n"
+    )
+    made = tmp_path / "compose_made.py"
+    made.write_text("class Net: ...\n")
+    model = {"source": f"{package}.own", "options": {"factory": value}, "input_shapes": [[1, 3, 32, 32]]}
+
+    def fingerprint() -> str | None:
+        plugins = [package, "compose_made"]
+        return composed(model="custom", plugins=plugins, overrides={"model": model}).model.fingerprint
+
+    before = fingerprint()
+    made.write_text("class Net: wide = True\n")
+    assert (fingerprint() != before) == (value == "compose_made:Net")
+
+
 def test_other_weights_are_another_fingerprint(composed: Compose, tmp_path: Path) -> None:
     weights = tmp_path / "own.safetensors"
     weights.write_bytes(b"one")

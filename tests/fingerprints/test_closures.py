@@ -624,6 +624,14 @@ def test_import_paths_anywhere_in_the_section_count(tmp_path: Path, options: dic
     assert found == ({"lowerdeck.net", "lowerdeck.layer"} if counts else set())
 
 
+@pytest.mark.parametrize(("decoder", "found"), [({"name": "ssd"}, {"ssd"}), ({"threshold": 1}, set()), (3, set())])
+def test_a_task_of_the_user_may_call_anything_a_decoder(tmp_path: Path, decoder: object, found: set[str]) -> None:
+    """Values without a name ended compose in an unforeseen KeyError."""
+    sources = write_package(tmp_path, tasks__decoders__ssd="", stage="import lowerdeck.tasks.decoders\n")
+    config = {"task": {"source": "plugins.task", "options": {"decoder": decoder}}}
+    assert {name.rpartition(".")[2] for name in closure(["lowerdeck.stage"], config, sources)} & {"ssd"} == found
+
+
 def test_a_file_in_another_folder_is_no_child_process(tmp_path: Path) -> None:
     sources = write_package(
         tmp_path, a__start="OTHER = 'b/worker.py'\nPROSE = 'worker.pyc'\n", a__worker="", b__worker=""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -59,6 +60,10 @@ def test_contents_do_not_depend_on_names(files: dict[str, Path], tmp_path: Path)
     assert contents_digest([]) is None
 
 
+def digest_of(weights: str | None, options: dict[str, Any], code: str = "") -> str:
+    return model_digest({"source": "factory", "weights": weights, "options": options}, code)
+
+
 def test_a_model_is_its_checkpoint_and_its_factorys_source(
     files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -66,15 +71,15 @@ def test_a_model_is_its_checkpoint_and_its_factorys_source(
     factory = tmp_path / "a_factory.py"
     factory.write_text("def build(): ...\n")
     weights, made = str(files["a"]), {"factory": "a_factory:build"}
-    before = model_digest(weights, made)
-    assert model_digest(weights, {}) != before != model_digest(None, made)
+    before = digest_of(weights, made)
+    assert digest_of(weights, {}) != before != digest_of(None, made)
     factory.write_text("def build(): return 1\n")
-    edited = model_digest(weights, made)
+    edited = digest_of(weights, made)
     assert edited != before
     files["a"].write_text("other weights")
-    assert model_digest(weights, made) != edited
-    assert model_digest("IMAGENET1K_V1", {}) == text_digest("IMAGENET1K_V1")
-    assert model_digest(None, {}) == model_digest(None, {"factory": "no_such_module:build"}) == text_digest("")
+    assert digest_of(weights, made) != edited
+    assert digest_of("IMAGENET1K_V1", {}) == text_digest("IMAGENET1K_V1")
+    assert digest_of(None, {}) == digest_of(None, {"factory": "no_such_module:build"}) == text_digest("")
 
 
 @pytest.mark.parametrize(
@@ -95,7 +100,7 @@ def test_a_package_that_cannot_be_imported_is_named(
     options = {"factory": f"{name}.net:make"}
     code_of_model = model_code({"source": "factory", "options": options}, tmp_path, [name])
     with pytest.raises(ConfigurationError, match=rf"^model\.options\.factory: the package around {name}\.net .*{said}"):
-        model_digest(None, options, code_of_model)
+        digest_of(None, options, code_of_model)
 
 
 def test_files_that_a_models_options_name_count(tmp_path: Path) -> None:
@@ -104,11 +109,11 @@ def test_files_that_a_models_options_name_count(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "a.txt").write_text("1")
     options = {"kwargs": {"anchors": str(anchors), "more": [{"tables": str(folder)}], "mode": "x" * 5000, "n": 3}}
-    before = model_digest(None, options)
+    before = digest_of(None, options)
     anchors.write_text("1 3")
-    edited = model_digest(None, options)
+    edited = digest_of(None, options)
     (folder / "a.txt").write_text("2")
-    assert len({before, edited, model_digest(None, options)}) == 3
+    assert len({before, edited, digest_of(None, options)}) == 3
 
 
 @pytest.mark.parametrize("name", [".a.txt.swp", "a.txt~", "__pycache__/a.cpython-311.pyc", ".git/index"])
@@ -117,10 +122,10 @@ def test_hidden_and_spare_files_of_a_folder_that_options_name_do_not_count(tmp_p
     tables.mkdir()
     (tables / "a.txt").write_text("1")
     options = {"kwargs": {"tables": str(tables)}}
-    before = model_digest(str(tables), options)
+    before = digest_of(str(tables), options)
     (tables / name).parent.mkdir(exist_ok=True)
     (tables / name).write_text("2")
-    assert model_digest(str(tables), options) == before
+    assert digest_of(str(tables), options) == before
 
 
 def test_folders_that_are_linked_in_one_that_options_name_count(tmp_path: Path) -> None:
@@ -132,9 +137,9 @@ def test_folders_that_are_linked_in_one_that_options_name_count(tmp_path: Path) 
         (folder / "self").symlink_to(folder)
     (tables / "more").symlink_to(more)
     options = {"kwargs": {"tables": str(tables)}}
-    before = model_digest(None, options)
+    before = digest_of(None, options)
     (more / "a.txt").write_text("2")
-    assert model_digest(None, options) != before
+    assert digest_of(None, options) != before
 
 
 def test_what_dvc_does_not_watch_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

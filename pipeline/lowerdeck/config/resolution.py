@@ -103,10 +103,11 @@ def resolved(config: Config, conf_dir: Path) -> Config:
     fingerprint = _checked_inputs(config, parts, options, problems)
     raise_problems(problems)
     model = dataclasses.replace(config.model, options=dataclasses.asdict(options.model))
-    code = model_code(dataclasses.asdict(model), Path.cwd(), config.build.plugins)
+    plain = dataclasses.asdict(model)
+    code = model_code(plain, Path.cwd(), config.build.plugins)
     return dataclasses.replace(
         config,
-        model=dataclasses.replace(model, fingerprint=data.model_digest(model.weights, model.options, code)),
+        model=dataclasses.replace(model, fingerprint=data.model_digest(plain, code)),
         quantization=_with_trained_output(options.quantization, options.task),
         task=dataclasses.replace(config.task, options=dataclasses.asdict(options.task)),
         dataset=dataclasses.replace(

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lowerdeck.fingerprints.data import unwatched
+from lowerdeck.fingerprints.data import factory_module, unwatched
 from lowerdeck.fingerprints.digests import UNREAD, digest, file_digest
 from lowerdeck.fingerprints.imports import KEPT, Imports, imports_of
 from lowerdeck.formats.folders import walk
@@ -68,8 +68,9 @@ def _device_module(kind: str | None) -> list[str]:
 
 
 def _decoder_module(chosen: Any) -> list[str]:
-    """The module of a decoder; none for tasks without one."""
-    return [module_of("lowerdeck.tasks.decoders", chosen["name"])] if isinstance(chosen, Mapping) else []
+    """The module of a decoder; none for tasks without one, and for those of plug-ins that mean something else by it."""
+    name = chosen.get("name") if isinstance(chosen, Mapping) else None
+    return [module_of("lowerdeck.tasks.decoders", name)] if isinstance(name, str) else []
 
 
 PLUG_POINTS = (
@@ -253,10 +254,10 @@ def model_code(model: Mapping[str, Any], workspace: Path, plugins: Sequence[str]
         workspace: Folder with stages/.
         plugins: Import prefixes of the user's own code.
     """
-    sources = Sources.of_workspace(workspace, plugins)
+    module, sources = factory_module(model), Sources.of_workspace(workspace, plugins)
     del sources.roots[PACKAGE]  # its code counts by stage
     found = _closure_as_built([module_of("lowerdeck.models", model["source"])], {}, sources, options=model)
-    factory = sources.file(str(model["options"].get("factory")).partition(":")[0])
+    factory = None if module is None else sources.file(module)
     kept = {
         name: file
         for name, file in found.items()

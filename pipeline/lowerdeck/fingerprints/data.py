@@ -69,26 +69,38 @@ def contents_digest(paths: Iterable[Path]) -> str | None:
     return array_digest(contents) if contents else None
 
 
-def model_digest(weights: str | None, options: Mapping[str, Any], code: str = "") -> str:
+def model_digest(model: Mapping[str, Any], code: str = "") -> str:
     """SHA-256 over what a model is made of.
 
     Args:
-        weights: A file, a folder or a name.
-        options: Those of the model; the source of `factory` (`module:name`) counts, and the contents of all files and
-            folders that they name, of folders without hidden files, copies that editors keep, and bytecode.
+        model: The section of the configuration as plain values. Weights may be a file, a folder or a name. Of the
+            options, the source of a factory (`module:name`) counts, and the contents of all files and folders that
+            they name, of folders without hidden files, copies that editors keep, and bytecode.
         code: Digest of the user's code beyond that; empty without any.
+
+    Raises:
+        ConfigurationError: a package around the factory cannot be imported.
     """
-    total, factory = hashlib.sha256(), options.get("factory")
+    total, weights, module = hashlib.sha256(), model["weights"], factory_module(model)
     if weights is not None:
         total.update(_contents(Path(weights)) or weights.encode())
-    if factory is not None:
-        spec = _spec(factory.partition(":")[0])
+    if module is not None:
+        spec = _spec(module)
         if spec is not None and spec.origin is not None and Path(spec.origin).is_file():
             total.update(Path(spec.origin).read_bytes())
-    for path in map(Path, filter(_names_a_file, _texts(options))):
+    for path in map(Path, filter(_names_a_file, _texts(model["options"]))):
         total.update(_contents(path) or b"")
     total.update(code.encode())
     return total.hexdigest()
+
+
+def factory_module(model: Mapping[str, Any]) -> str | None:
+    """The module of the factory that the section `model` names; None if it names none.
+
+    In a source of a plug-in, `factory` may mean something else, e.g. a number.
+    """
+    factory = model["options"].get("factory") if model["source"] == "factory" else None
+    return None if factory is None else str(factory).partition(":")[0]
 
 
 def _spec(module: str) -> ModuleSpec | None:
