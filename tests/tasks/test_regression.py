@@ -37,6 +37,13 @@ def test_a_drop_is_what_becomes_worse() -> None:
     assert found["quantization_drop_mae_low"] > 0
 
 
+def test_no_drop_is_zero_without_a_sign() -> None:
+    """Metrics of which smaller values are better had drops of -0.0, and the report measured -0."""
+    found = judged("regression", VALUES, list(TARGETS)).metrics
+    drops = {name: value for name, value in found.items() if name.startswith("quantization_drop")}
+    assert {str(value) for value in drops.values()} == {"0.0"}
+
+
 def test_a_constant_target_is_as_in_the_library() -> None:
     constant = np.full((5, 1), 3.0)
     assert judged("regression", constant, list(constant)).metrics["float_r2"] == 1.0

@@ -132,7 +132,7 @@ def _values(
 def _drops(suffix: str, of_programs: Mapping[str, Floats], sign: int) -> dict[str, Floats]:
     """How much worse a metric becomes from program to program."""
     return {
-        name + suffix: _without_last_bits(sign * _difference(of_programs[before], of_programs[after]))
+        name + suffix: _without_last_bits(sign * _difference(of_programs[before], of_programs[after]) + 0.0)  # no -0
         for name, before, after in DROPS
         if before in of_programs and after in of_programs
     }
