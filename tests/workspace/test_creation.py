@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
+import sys
 from contextlib import chdir
 from pathlib import Path
 
@@ -50,6 +52,19 @@ def test_git_and_dvc_know_it_and_git_ignores_what_is_built(workspace: Path) -> N
         assert subprocess.run(["git", "check-ignore", "-q", path], cwd=workspace, check=False).returncode == 0, path
     for path in ("params.yaml", "dvc.yaml", "build/evaluate/metrics.json", ".lowerdeck/workspace.json"):
         assert subprocess.run(["git", "check-ignore", "-q", path], cwd=workspace, check=False).returncode == 1, path
+
+
+def test_dvc_reads_folders_in_which_emacs_edits(workspace: Path) -> None:
+    """The link to nothing beside an unsaved file ended `dvc repro` in `[Errno 2] No such file or directory`."""
+    link = workspace / "plugins" / ".#tiny_net.py"
+    link.symlink_to("me@host.1234:1")
+    (workspace / "probe").mkdir()
+    (workspace / "probe" / "dvc.yaml").write_text("stages: {probe: {cmd: 'true', deps: [../plugins]}}\n")
+    command = [sys.executable, "-m", "dvc", "repro", "probe/dvc.yaml"]
+    done = subprocess.run(command, cwd=workspace, check=False, capture_output=True, text=True)
+    shutil.rmtree(workspace / "probe")
+    link.unlink()
+    assert done.returncode == 0, done.stderr
 
 
 def test_it_composes_with_the_packages_options(workspace: Path) -> None:
