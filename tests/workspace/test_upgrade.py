@@ -60,6 +60,21 @@ def test_an_edited_file_stays_and_the_differences_are_shown_until_it_is_settled(
     assert (workspace / "dvc.yaml").read_bytes() == other_version["dvc.yaml"]
 
 
+def test_lines_that_an_older_gitignore_lacks_are_added_once(workspace: Path) -> None:
+    """A workspace of before had none for what later versions build."""
+    ignored, record = workspace / ".gitignore", workspace / contents.RECORD
+    older = ignored.read_bytes().replace(b"/sweeps/\n", b"") + b"/f\xfcr/mich\r\n"
+    ignored.write_bytes(older + b"*.mine")
+    assert upgrade(workspace) == []  # the user took the line out
+    recorded = json.loads(record.read_text())
+    del recorded["files"][".gitignore"]
+    record.write_text(json.dumps(recorded))
+    assert upgrade(workspace) == [Change(path=".gitignore", action="updated", lines=("+/sweeps/",))]
+    assert ignored.read_bytes() == older + b"*.mine\n/sweeps/\n"
+    ignored.write_bytes(older)
+    assert upgrade(workspace) == []
+
+
 def test_removed_data_stays_removed_and_a_removed_stage_comes_back(workspace: Path) -> None:
     (workspace / "data" / "train_resnet8.py").unlink()
     (workspace / "stages" / "export.py").unlink()

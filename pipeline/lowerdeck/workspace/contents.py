@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from lowerdeck.artifacts.files import write_json
+from lowerdeck.artifacts.files import write_bytes, write_json
 from lowerdeck.config.options import package_files
 from lowerdeck.contracts.errors import LowerdeckError
-from lowerdeck.fingerprints.digests import bytes_digest
+from lowerdeck.fingerprints.digests import bytes_digest, file_digest
 
 RECORD = Path(".lowerdeck") / "workspace.json"
 PARAMS = "params.yaml"
@@ -22,6 +22,9 @@ CODE = Path("pipeline") / "lowerdeck"
 """In a workspace a link to the installed package, so that DVC notices another version of it."""
 STARTER = Path(__file__).with_name("starter")
 """Files for a new workspace that this repository does not need itself."""
+GITIGNORE = ".gitignore"
+IGNORED_LINES = STARTER / "gitignore"
+"""What the .gitignore of a workspace has beside the user's own lines."""
 _PACKED = ".packed"
 """Suffix of these files in a wheel (setup.py)."""
 _PATTERNS = Path(__file__).with_name("contents.txt")
@@ -34,7 +37,7 @@ class Record:
     version: str
     """Version of the package."""
     files: Mapping[str, str]
-    """SHA-256 by path of every file as it was written."""
+    """SHA-256 by path of every file as it was written; of .gitignore, of the lines that were added to it."""
 
 
 def generated_files() -> dict[str, bytes]:
@@ -82,7 +85,18 @@ def write_record(workspace: Path, files: Mapping[str, bytes]) -> None:
 
 def write_digests(workspace: Path, digests: Mapping[str, str]) -> None:
     """`write_record` for files whose digests are known."""
-    write_json(workspace / RECORD, {"version": installed_version(), "files": dict(digests)})
+    files = {**digests, GITIGNORE: file_digest(IGNORED_LINES)}
+    write_json(workspace / RECORD, {"version": installed_version(), "files": files})
+
+
+def add_ignored_lines(workspace: Path) -> tuple[str, ...]:
+    """Add to .gitignore the lines that it lacks; returns them."""
+    path = workspace / GITIGNORE
+    before = path.read_bytes() if path.is_file() else b""  # of which git asks no encoding
+    missing = [line for line in IGNORED_LINES.read_bytes().splitlines() if line not in before.splitlines()]
+    if missing:
+        write_bytes(path, b"\n".join([*([before.removesuffix(b"\n")] if before else []), *missing, b""]))
+    return tuple(line.decode() for line in missing)
 
 
 def installed_version() -> str:

@@ -20,7 +20,6 @@ from lowerdeck.registry.components import did_you_mean
 from lowerdeck.workspace import contents
 
 DEFAULT_EXAMPLE = "pictures"
-IGNORED_LINES = "gitignore"
 _EXAMPLES = contents.STARTER / "examples"
 _README = "README.md"
 _README_BESIDE = "LOWERDECK.md"
@@ -70,7 +69,7 @@ def create(folder: Path, example: str = DEFAULT_EXAMPLE) -> list[str]:
         _check_not_ignored(folder.resolve(), [*generated, build, f"{build}/"])
     folder.mkdir(parents=True, exist_ok=True)
     written = [name for name, content in files.items() if _write(folder / name, content)]
-    written += [".gitignore"] if _ignore(folder / ".gitignore") else []
+    written += [contents.GITIGNORE] if contents.add_ignored_lines(folder) else []
     _make_repository(folder, root)
     contents.link_code(folder)
     if chosen.params:  # late, because another params.yaml is one of the user's if what is above ended early
@@ -97,7 +96,7 @@ def _starter(folder: Path) -> dict[str, bytes]:
 
 def _starter_paths() -> list[Path]:
     found = sorted(path for path in contents.STARTER.rglob("*") if path.is_file() and path.suffix != ".pyc")
-    return [path for path in found if path.parent != _EXAMPLES and path.name != IGNORED_LINES]
+    return [path for path in found if path.parent != _EXAMPLES and path != contents.IGNORED_LINES]
 
 
 def _check_free(folder: Path, files: Mapping[str, bytes]) -> None:
@@ -124,17 +123,6 @@ def _write(path: Path, content: bytes) -> bool:
     if path.is_file():
         return False
     write_bytes(path, content)
-    return True
-
-
-def _ignore(path: Path) -> bool:
-    """Add the lines of a workspace to .gitignore; returns whether any was missing."""
-    before = path.read_text(encoding="utf-8") if path.is_file() else ""
-    wanted = (contents.STARTER / IGNORED_LINES).read_text(encoding="utf-8")
-    missing = [line for line in wanted.splitlines(keepends=True) if line.strip() not in before.splitlines()]
-    if not missing:
-        return False
-    write_text(path, before + ("\n" if before and not before.endswith("\n") else "") + "".join(missing))
     return True
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lowerdeck.artifacts.files import write_bytes, write_text
-from lowerdeck.fingerprints.digests import bytes_digest
+from lowerdeck.fingerprints.digests import bytes_digest, file_digest
 from lowerdeck.workspace import contents
 from lowerdeck.workspace.migration import migrated_files
 
@@ -23,14 +23,15 @@ class Change:
     action: str
     """`updated`, `added`, `migrated`, or `edited` for a file that was changed in the workspace and in the package."""
     lines: tuple[str, ...] = ()
-    """Of an edited file the differences to the package's, of a migrated one what was done to each key."""
+    """Of an edited file the differences to the package's, of a migrated one what was done to each key, of .gitignore
+    what was added."""
 
 
 def upgrade(workspace: Path, *, replace_edited: bool = False) -> list[Change]:
     """Bring the generated files of `workspace` up to date and its configuration to today's keys.
 
     A file that was edited in the workspace is kept, whether or not the package's has changed; params.yaml is never
-    replaced. Files below data/ that were removed stay removed.
+    replaced. Files below data/ that were removed stay removed, as do lines of .gitignore.
 
     Args:
         workspace: Folder that `lowerdeck init` made.
@@ -51,6 +52,7 @@ def upgrade(workspace: Path, *, replace_edited: bool = False) -> list[Change]:
         if change.action != "edited":
             write_bytes(workspace / name, content)
         changes.append(change)
+    changes += _ignored(workspace, record)
     for path, text, lines in migrated_files(workspace):
         write_text(path, text)
         changes.append(Change(path=path.relative_to(workspace).as_posix(), action="migrated", lines=lines))
@@ -58,6 +60,14 @@ def upgrade(workspace: Path, *, replace_edited: bool = False) -> list[Change]:
     kept = {change.path for change in changes if change.action == "edited"}
     _record(workspace, record, generated, kept)
     return changes
+
+
+def _ignored(workspace: Path, record: contents.Record) -> Iterator[Change]:
+    """Add what .gitignore lacks, unless these lines were added before: a user may have taken some out."""
+    if record.files.get(contents.GITIGNORE) == file_digest(contents.IGNORED_LINES):
+        return
+    if lines := contents.add_ignored_lines(workspace):
+        yield Change(path=contents.GITIGNORE, action="updated", lines=tuple(f"+{line}" for line in lines))
 
 
 def _change(path: Path, name: str, content: bytes, recorded: str | None) -> Change | None:
