@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import re
 import subprocess
 import sys
@@ -15,8 +16,9 @@ from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import write_json
 from lowerdeck.artifacts.plans import write_plan
 from lowerdeck.cli.main import main
+from lowerdeck.config.yaml_text import read_mapping
 from lowerdeck.contracts.plan import DelegationPlan, ReasonCode
-from tests.handmade_build import write_build
+from tests.handmade_build import write_build, write_config
 from tests.handmade_plan import make_reason, network, node, plan
 from tests.project import SOURCES
 
@@ -120,6 +122,42 @@ class TestGroups:
         explain()
         assert "tiny on neutron_imxrt700" in paths.EXPLANATION.read_text()
         assert json.loads(paths.MODEL_EXPLORER.read_text())["graphs"]
+
+    def test_the_page_of_a_plan_of_another_target_does_not_name_the_new_one(self, explain: Callable[..., str]) -> None:
+        """After compose alone it did, and `--try` tried under the new target and compared with the old plan."""
+        write_build(nodes=network().nodes)
+        write_config(target={"name": "xnnpack_cpu", "backend": "xnnpack", "device": {}})
+        explain()
+        assert "<title>neutron" in paths.EXPLANATION.read_text()
+        message = explain("--try", status=1)
+        assert "of another model or target than the plan" in message
+        assert "`dvc repro partition`" in message
+
+    @pytest.mark.parametrize(
+        ("changed", "is_named"),
+        [
+            ({"target": {"name": "another"}}, False),
+            ({"model": {"name": "another"}}, False),
+            ({"gates": {"name": "another"}}, True),
+        ],
+    )
+    def test_dvc_knows_what_the_plan_was_made_with(
+        self, explain: Callable[..., str], changed: dict[str, Any], is_named: bool
+    ) -> None:
+        write_build(nodes=network().nodes)
+        sections = read_mapping(paths.CONFIG)
+        params = {
+            stage: {"params": {paths.CONFIG.as_posix(): {section: sections[section]}}}
+            for stage, section in (("export", "model"), ("partition", "target"))
+        }
+        write_json(Path("dvc.lock"), {"stages": params})
+        write_config(**changed)
+        later = paths.PLAN.stat().st_mtime_ns + 10**9
+        os.utime(paths.CONFIG, ns=(later, later))
+        explain()
+        assert ("tiny on neutron_imxrt700" in paths.EXPLANATION.read_text()) == is_named
+        assert "another on" not in paths.EXPLANATION.read_text()
+        assert "on another" not in paths.EXPLANATION.read_text()
 
     def test_without_a_build_says_how_to_get_one(self, explain: Callable[..., str]) -> None:
         assert "dvc repro partition" in explain(status=1)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from lowerdeck.cli.plans import NamedPlan
+    from lowerdeck.config.schema import Config
     from lowerdeck.contracts.plan import DelegationPlan
     from lowerdeck.explain.causes import Cause, Trial
     from lowerdeck.explain.graph import PlanGraph
@@ -112,6 +113,11 @@ def _tried(console: Console, concluded: Sequence[Cause], plan: DelegationPlan) -
     from lowerdeck.execution.trials import try_change
     from lowerdeck.explain.causes import Trial
 
+    if paths.CONFIG.is_file() and _config_of(plan) is None:
+        raise LowerdeckError(
+            f"{paths.CONFIG} is of another model or target than the plan, so that gains cannot be told; "
+            "`dvc repro partition` makes its plan"
+        )
     # Changes are planned only, and must not be compared with what convert left of a plan.
     before = read_plan(paths.PLANNED) if paths.PLANNED.is_file() else plan
     tried = []
@@ -125,6 +131,16 @@ def _tried(console: Console, concluded: Sequence[Cause], plan: DelegationPlan) -
     return tried
 
 
+def _config_of(plan: DelegationPlan) -> Config | None:
+    """The configuration in build/; None without one, or where it is of another build than its `plan`."""
+    from lowerdeck.artifacts import paths
+    from lowerdeck.config import load
+    from lowerdeck.report.build import is_of_plan
+
+    config = load.read_config(paths.CONFIG) if paths.CONFIG.is_file() else None
+    return config if config is not None and is_of_plan(config, plan) else None
+
+
 def _write_pages(
     console: Console, plan: DelegationPlan, named: NamedPlan | None, tried: Sequence[Trial] | None
 ) -> None:
@@ -132,7 +148,6 @@ def _write_pages(
     from lowerdeck.artifacts import paths
     from lowerdeck.artifacts.files import write_text
     from lowerdeck.artifacts.measurements import read_profile
-    from lowerdeck.config import load
     from lowerdeck.pages.explanation import export, page
     from lowerdeck.report.build import current_lineage, current_run_page, report_is_current
 
@@ -141,7 +156,7 @@ def _write_pages(
         write_text(place, page.render(plan, f"{plan.backend}: {named.origin}", run_page=named.run_page))
         console.print(f"\nthe whole graph: {place}", highlight=False, soft_wrap=True)
         return
-    config = load.read_config(paths.CONFIG) if paths.CONFIG.is_file() else None
+    config = _config_of(plan)
     rendered = export.render(
         plan,
         config,

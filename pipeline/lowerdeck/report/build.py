@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,15 @@ from lowerdeck.artifacts.quantization_report import read_quantization_report
 from lowerdeck.artifacts.task_pictures import TaskPictures, read_pictures
 from lowerdeck.config import load
 from lowerdeck.config.schema import Config
+from lowerdeck.config.yaml_text import read_mapping
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.evaluation import LayerMetrics
 from lowerdeck.contracts.plan import DelegationPlan
 from lowerdeck.contracts.quantization import QuantizedTensor
 from lowerdeck.fingerprints.keys import build_key
 from lowerdeck.firmware.memory_budget import MemoryBudget, memory_budget, parts_of
+
+_DVC_LOCK = Path("dvc.lock")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +125,23 @@ def check_is_one_build() -> None:
         f"{paths.BUILD} {what}: {paths.CONFIG} is newer than {paths.METRICS}, and {why}. "
         "`dvc repro` completes the build"
     )
+
+
+def is_of_plan(config: Config, plan: DelegationPlan) -> bool:
+    """Whether the newest plan in build/ was made with this configuration: compose may have run alone since."""
+    if plan.backend != config.target.backend:
+        return False
+    written = [path.stat().st_mtime_ns for path in (paths.PLAN, paths.PLANNED) if path.is_file()]
+    if paths.CONFIG.stat().st_mtime_ns <= max(written, default=0):
+        return True
+    # Another section may have changed, or DVC linked the plan from its cache: it knows what stages ran with.
+    with suppress(LowerdeckError, OSError):
+        now, stages = read_mapping(paths.CONFIG), read_mapping(_DVC_LOCK).get("stages", {})
+        for stage, section in (("export", "model"), ("partition", "target")):
+            then = stages.get(stage, {}).get("params", {}).get(paths.CONFIG.as_posix(), {})
+            if then.get(section, now[section]) != now[section]:
+                return False
+    return True
 
 
 def is_younger(page: Path, file: Path) -> bool:
