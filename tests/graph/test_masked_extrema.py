@@ -46,6 +46,20 @@ GUARDED: dict[str, _Function] = {
     "equal": lambda y, keep: (z := y.masked_fill(~keep, torch.inf).amin(1)).masked_fill(z == torch.inf, 7.0),
     "no number": lambda y, keep: y.masked_fill(~keep, -torch.inf).amax(1).nan_to_num(neginf=7.0),
     "another tensor": lambda y, keep: y.masked_fill(~keep, -torch.inf).amax(1) > y[:, 0] - 9,
+    "a tensor": lambda y, keep: torch.where(
+        (z := y.masked_fill(~keep, -torch.inf).amax(1)) == torch.tensor(-torch.inf), 7.0, z
+    ),
+    "a tensor of its shape": lambda y, keep: torch.where(
+        (z := torch.where(keep, y, -1e9).amax(1)) == torch.full_like(z, -1e9), 7.0, z
+    ),
+    "stored numbers": lambda y, keep: y.masked_fill(~keep, -torch.inf).amax(1) >= torch.tensor([-torch.inf, 0.0] * 4),
+    "another extremum": lambda y, keep: (
+        y.masked_fill(~keep, -torch.inf).amax(1) == (-2 * y).masked_fill(~keep, -torch.inf).amax(1)
+    ),
+    "what is left of others": lambda y, keep: (
+        y.masked_fill(~keep, -torch.inf).amax(1) >= (y + torch.where(keep, 0.0, -torch.inf))[:, 5]
+    ),
+    "a quotient": lambda y, keep: y.masked_fill(~keep, -torch.inf).amax(1) <= (z := keep.sum(1)) * 9 / z,
     "of groups": lambda y, keep: _or_seven(
         y.view(1, 2, 3, -1).masked_fill(~keep.view(1, 2, 3, -1), -torch.inf).amax(2)
     ),

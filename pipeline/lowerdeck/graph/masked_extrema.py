@@ -14,10 +14,11 @@ import torch
 from torch.fx.node import map_arg
 
 from lowerdeck.graph.masked_scores import HANDING_ON, MASKED, packet_of
+from lowerdeck.graph.masks import MAY_BE_INFINITE, constants
 from lowerdeck.graph.retracing import arguments_of, called, replace_by
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from torch.export import ExportedProgram
     from torch.fx import Node
@@ -36,6 +37,13 @@ _COMPARISONS = (
     *(_aten.eq, _aten.ne, _aten.lt, _aten.le, _aten.gt, _aten.ge),
 )
 """By which models find what a mask leaves nothing of."""
+_LIKE = {_aten.full_like: 1, _aten.new_full: 2}
+"""Where operators have the number of which they make a tensor of another one's shape."""
+_COMBINING = (
+    *(_aten.add, _aten.sub, _aten.mul, _aten.neg, _aten.where, _aten.masked_fill, _aten.maximum, _aten.minimum),
+    *(_aten.cat, *_LARGEST, *_SMALLEST),
+)
+"""Operators whose results are infinite where an operand is."""
 _GAP, _LEAST_GAP = 1 / 8, 1e-3
 """Beyond what is left, where indices are read: relative to its range, and for values that are all zero.
 
@@ -68,7 +76,7 @@ def fill_with_extrema(program: ExportedProgram) -> None:
     for node in list(program.graph.nodes):
         if node.target in _FILLED and (extrema := _replacing(node, node.args[_FILLED[node.target].number])):
             dtype = node.meta["val"].dtype
-            _answer_comparisons(node)
+            _answer_comparisons(program, node)
             replace_by(node, _filled_with(extrema, _FILLED[node.target], _reads_indices(node), dtype))
 
 
@@ -93,7 +101,7 @@ def _reads_indices(node: Node) -> bool:
     return any(packet_of(user) in _INDICES for user in node.users) or any(each.users for each in second)
 
 
-def _answer_comparisons(filled: Node) -> None:
+def _answer_comparisons(program: ExportedProgram, filled: Node) -> None:
     """Let those of extrema of `filled` find that nothing is left by the mask in place of the number."""
     comparisons = _comparisons(filled)
     if not comparisons:
@@ -103,8 +111,13 @@ def _answer_comparisons(filled: Node) -> None:
         mask: Any = filled.args[places.mask]
         is_left = places.values == places.mask + 1
         left = {filled: mask if is_left else called(filled, _aten.logical_not.default, mask)}
+    number, values = filled.args[places.number], constants(program, may_be_trained=True)
     for comparison, compared in comparisons:
-        _answer_by_mask(comparison, compared, filled.args[places.number], left)
+        others = {each: _stands_for(each, values) for each in comparison.all_input_nodes if each is not compared}
+        if None in others.values():
+            _compare_number(comparison, compared, number, left)
+        else:
+            _answer_by_mask(comparison, compared, {**others, compared: number}, left)
 
 
 def _comparisons(filled: Node) -> list[tuple[Node, Node]]:
@@ -124,19 +137,75 @@ def _comparisons(filled: Node) -> list[tuple[Node, Node]]:
     return found
 
 
-def _answer_by_mask(comparison: Node, compared: Node, number: Any, left: dict[Node, Node]) -> None:
-    """Where nothing is left, give `comparison` the answer that it has for `number`.
+def _stands_for(node: Node, values: Mapping[Node, Callable[[], Any]]) -> float | None:
+    """A number that compares with infinite ones as all elements of `node` do; None where none is known to.
+
+    Args:
+        node: What an extremum is compared with.
+        values: The constants of the program.
+    """
+    if node in values:
+        return _uniform(values[node]())
+    packet = packet_of(node)
+    if packet in HANDING_ON or packet in _LIKE:
+        source: Any = node.args[_LIKE.get(packet, 0)]
+        return _stands_for(source, values) if isinstance(source, torch.fx.Node) else float(source)
+    return None if _may_be_infinite(node, values) else 0.0
+
+
+def _may_be_infinite(node: Node, values: Mapping[Node, Callable[[], Any]]) -> bool:
+    """Whether elements of `node` may be infinite, or as large as numbers that leave out.
+
+    What layers compute is taken for usual numbers: an infinite one in the program would leave no steps for these.
+    """
+    waiting, seen = [node], set[torch.fx.Node]()
+    while waiting:
+        node = waiting.pop()
+        packet, value = packet_of(node), node.meta["val"]
+        if node in seen or (isinstance(value, torch.Tensor) and not value.is_floating_point()):
+            continue
+        seen.add(node)
+        numbers = [each for each in node.args if isinstance(each, (int, float))]
+        is_combined = packet in _COMBINING or packet in _LIKE
+        if node in values and isinstance(value, torch.Tensor):
+            is_infinite = _uniform(values[node]()) != 0
+        else:
+            is_infinite = node.op == "placeholder" or (packet in MAY_BE_INFINITE and not numbers)
+            is_infinite |= is_combined and any(abs(each) >= -MASKED for each in numbers)
+            if is_combined or packet in HANDING_ON or node.target is operator.getitem:
+                waiting += node.all_input_nodes
+        if is_infinite:
+            return True
+    return False
+
+
+def _uniform(value: torch.Tensor) -> float | None:
+    numbers = value.double().flatten()
+    if bool((numbers.abs() < -MASKED).all()):
+        return 0.0
+    return numbers[0].item() if bool((numbers == numbers[0]).all()) else None
+
+
+def _compare_number(comparison: Node, compared: Node, number: Any, left: dict[Node, Node]) -> None:
+    """Let `comparison` read `number` in place of `compared` where nothing is left; see `_answer_by_mask`."""
+    some = _left(compared, left)
+    with comparison.graph.inserting_before(comparison):
+        infinite = called(comparison, _aten.where.ScalarOther, some, compared, number)
+    comparison.replace_input_with(compared, infinite)
+
+
+def _answer_by_mask(comparison: Node, compared: Node, numbers: Mapping[Node, Any], left: dict[Node, Node]) -> None:
+    """Where nothing is left, give `comparison` the answer that it has for a number.
 
     Args:
         comparison: Of what is compared, by itself or with something else.
         compared: An extremum, or a view or copy of one.
-        number: What is filled in.
+        numbers: What is filled in, by what is compared; and numbers that stand for what it is compared with.
         left: The nodes that say where the mask left something of others; gets that of what is compared.
     """
 
     def value(node: Node) -> Any:
-        """Other tensors are taken for ones of usual numbers."""
-        usual = torch.tensor(number if node is compared else 0.0, dtype=compared.meta["val"].dtype)
+        usual = torch.tensor(numbers[node], dtype=compared.meta["val"].dtype)
         return usual if isinstance(node.meta["val"], torch.Tensor) else 0
 
     arguments, options = map_arg((comparison.args, comparison.kwargs), value)

@@ -26,7 +26,7 @@ _aten = torch.ops.aten
 _NO_FACTOR = -1e30
 """A product with less is a mask, because factors other than 0 and 1 would be infinite; -1e5 may be a temperature."""
 _SOFTMAX = (_aten.softmax.int, _aten._softmax.default)
-_MAY_BE_INFINITE = (
+MAY_BE_INFINITE = (
     *(_aten.reciprocal, _aten.div, _aten.log, _aten.log2, _aten.log10, _aten.log1p, _aten.pow, _aten.rsqrt),
     *(_aten.exp, _aten.exp2, _aten.expm1),
 )
@@ -222,7 +222,7 @@ def _may_be_infinite(scores: Node) -> bool:
     while packet_of(scores) in (*HANDING_ON, _aten.neg, _aten.mul) and isinstance(scores.args[0], torch.fx.Node):
         scores = scores.args[0]
     divisor = scores.args[1] if packet_of(scores) is _aten.div else scores
-    return packet_of(scores) in _MAY_BE_INFINITE and isinstance(divisor, torch.fx.Node)
+    return packet_of(scores) in MAY_BE_INFINITE and isinstance(divisor, torch.fx.Node)
 
 
 def _leaves_nothing_somewhere(mask: torch.Tensor, filled: Node) -> bool:
