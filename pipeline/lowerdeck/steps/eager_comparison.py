@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -177,15 +177,17 @@ def check_answers(program: ExportedProgram, expected: Answers) -> None:
 
 def _explain(program: ExportedProgram, expected: Answers, actual: Sequence[_Call], tolerance: _Tolerance) -> None:
     """Refuse `actual`, which the program answers, unless rounding explains it; or say what else does."""
-    explained = _explained(expected, tolerance)
+    explained, wrong = _explained(expected, tolerance), dict[int, str]()
     for number, (one, other) in enumerate(zip(expected.returned, actual, strict=True)):
-        for name, value, off, most in zip(output_names(program), one, other, explained, strict=True):
+        outputs = enumerate(zip(output_names(program), one, other, explained, strict=True))
+        for index, (name, value, off, most) in outputs:
             difference = _difference(value, off, tolerance)
             if difference > max(1.0, most):
                 share = 100 * difference * _share(value, tolerance)
                 place = "the first evaluation sample" if not number else "the call after the first evaluation sample"
-                _refuse(program, expected, f"on {place}, {name} of the program is {share:.3g} % off the model's")
-                return
+                wrong.setdefault(index, f"on {place}, {name} of the program is {share:.3g} % off the model's")
+    if wrong:
+        _refuse(program, expected, wrong)
 
 
 def _copy(model: torch.nn.Module) -> torch.nn.Module | None:
@@ -238,9 +240,15 @@ def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
     return torch.equal(*(each.view(torch.uint8) for each in flat))
 
 
-def _refuse(program: ExportedProgram, expected: Answers, what: str) -> None:
-    """Raise LowerdeckError, or say it where the program chooses otherwise among what the model leaves open."""
-    found = type(expected.model).__name__
+def _refuse(program: ExportedProgram, expected: Answers, wrong: Mapping[int, str]) -> None:
+    """Raise LowerdeckError, or say it where the program chooses otherwise among what the model leaves open.
+
+    Args:
+        program: What answers otherwise than the model.
+        expected: The model's answers.
+        wrong: What is wrong with outputs, by their positions.
+    """
+    found, what = type(expected.model).__name__, next(iter(wrong.values()))
     if not _agrees_as_traced(program, expected):
         if lost := _unseen_writes(program, expected):
             raise LowerdeckError(
@@ -253,17 +261,18 @@ def _refuse(program: ExportedProgram, expected: Answers, what: str) -> None:
             "let it compute the same in both cases. If what it computes while it is exported is meant, save that "
             "program by torch.export.save and choose model: exported"
         )
-    if _leaves_rows_nothing(program, expected.calls):
-        reason = "A mask leaves rows of a softmax nothing, as padding on the left does: their results mean nothing"
-    elif program.graph.find_nodes(op="call_function", target=torch.ops.aten.topk.default):
-        reason = "It sorts: of equal numbers, the program may take other ones first"
-    else:
-        raise LowerdeckError(
-            f"A rewrite of what torch.export made of {found} changes its answers: {what}. This is a fault of Lowerdeck "
-            "(graph/tracing.py lists the rewrites); please report it with the model's code. Until it is corrected, "
-            "find the layer by returning earlier ones, and write it in another way"
-        )
-    print(f"export: warning: {what}. {reason}")
+    left_open, said = _left_open(program, expected.calls), dict[str, str]()
+    for index, what in wrong.items():
+        reason = next((each for each, outputs in left_open.items() if index in outputs), None)
+        if reason is None:
+            raise LowerdeckError(
+                f"A rewrite of what torch.export made of {found} changes its answers: {what}. This is a fault of "
+                "Lowerdeck (graph/tracing.py lists the rewrites); please report it with the model's code. Until it is "
+                "corrected, find the layer by returning earlier ones, and write it in another way"
+            )
+        said.setdefault(reason, what)
+    for reason, what in said.items():
+        print(f"export: warning: {what}. {reason}")
 
 
 def _not_repeatable(expected: Answers, program: ExportedProgram) -> LowerdeckError:
@@ -293,22 +302,46 @@ def _unseen_writes(program: ExportedProgram, expected: Answers) -> list[str]:
     return [name for name in written if name in buffers and name not in initial_state(program)]
 
 
-def _leaves_rows_nothing(program: ExportedProgram, calls: Sequence[_Call]) -> bool:
-    """Whether a softmax of the program reads a row that is masked as a whole; see graph/masks.py."""
+def _left_open(program: ExportedProgram, calls: Sequence[_Call]) -> dict[str, set[int]]:
+    """Positions of the outputs that may be other ones than the model's, by the reason."""
     watched = _Softmaxes(with_own_state(program))
     with torch.no_grad():
         for call in calls:
             watched.run(*(value.clone() for value in call))
-    return watched.has_masked_row
+    sorting = watched.graph.find_nodes(op="call_function", target=torch.ops.aten.topk.default)
+    return {
+        "A mask leaves rows of a softmax nothing, as padding on the left does: their results mean nothing": _reached(
+            watched.graph, watched.masked
+        ),
+        "It sorts: of equal numbers, the program may take other ones first": _reached(watched.graph, sorting),
+    }
+
+
+def _reached(graph: torch.fx.Graph, sources: Collection[torch.fx.Node]) -> set[int]:
+    """Positions of the outputs that depend on `sources`, in the same call or, by the state, in a later one."""
+    reached, size = set(sources), -1
+    while len(reached) > size:  # again if the state is reached
+        size = len(reached)
+        for node in graph.nodes:
+            if not reached.isdisjoint(node.all_input_nodes):
+                reached.update((node, node.args[0]) if node.target is torch.ops.aten.copy_.default else (node,))
+    returned = [each for each in tree_leaves(graph.output_node().args) if isinstance(each, torch.fx.Node)]
+    return {index for index, each in enumerate(returned) if each in reached}
 
 
 class _Softmaxes(torch.fx.Interpreter):
-    has_masked_row = False
+    """Notes those that read a row that is masked as a whole; see graph/masks.py."""
 
-    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        if target in (torch.ops.aten.softmax.int, torch.ops.aten._softmax.default) and args[0].numel():
-            self.has_masked_row |= bool((args[0].amax(args[1]) <= IS_MASKED).any())
-        return super().call_function(target, args, kwargs)
+    def __init__(self, module: torch.fx.GraphModule) -> None:
+        super().__init__(module)
+        self.masked = set[torch.fx.Node]()
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        if n.target in (torch.ops.aten.softmax.int, torch.ops.aten._softmax.default):
+            scores, dim, *_ = self.fetch_args_kwargs_from_env(n)[0]
+            if scores.numel() and bool((scores.amax(dim) <= IS_MASKED).any()):
+                self.masked.add(n)
+        return super().run_node(n)
 
 
 def _stream(model: torch.nn.Module, calls: Sequence[_Call]) -> list[_Call]:
