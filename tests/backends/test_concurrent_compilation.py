@@ -35,6 +35,8 @@ from tests.marks import quick_first
 from tests.networks import quantized_mixed
 from tests.project import REPOSITORY
 
+FULL_MEMORY = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 281474976710656 bytes")
+
 
 @pytest.fixture(autouse=True)
 def processors(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
@@ -147,6 +149,17 @@ def test_all_that_fails_is_raised_at_once(number: int, processors: Callable[[int
     assert [str(each) for each in caught.value.exceptions] == ["'reshape 0'", "'reshape 2'"]
 
 
+@pytest.mark.parametrize("error", [MemoryError(), FULL_MEMORY])
+def test_a_full_memory_is_no_failure_of_a_partition(error: Exception) -> None:
+    """Another partition that failed with it made a group of exceptions, each about operators."""
+
+    def fail(number: int) -> None:
+        raise error
+
+    with pytest.raises(type(error)):
+        compiled(fail)
+
+
 def test_a_full_disk_ends_the_forks_of_the_others() -> None:
     def fail(number: int) -> None:
         if number == 0:
@@ -159,12 +172,13 @@ def test_a_full_disk_ends_the_forks_of_the_others() -> None:
     assert not multiprocessing.active_children()
 
 
-def test_what_only_fails_in_a_fork_is_compiled_here() -> None:
+@pytest.mark.parametrize("error", [KeyError("a file that only one process may have"), MemoryError(), FULL_MEMORY])
+def test_what_only_fails_in_a_fork_is_compiled_here(error: Exception) -> None:
     here = os.getpid()
 
     def fail(number: int) -> int:
         if number == 1 and os.getpid() != here:
-            raise KeyError("a file that only one process may have")
+            raise error
         return number
 
     results, partitions = compiled(fail)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from lowerdeck.compat import xnnpack
 from lowerdeck.contracts.errors import LowerdeckError, PartitionCompilationError
@@ -43,6 +44,16 @@ def test_failures_are_compared_by_their_kind_and_line(lowered: Callable[[str], L
     other = failure(build, tmp_path, ValueError("pad"))
     assert same_failure(first, again.__cause__ or again)
     assert not same_failure(first, other.__cause__ or other)
+
+
+def test_a_full_memory_is_not_about_a_partition(lowered: Callable[[str], Lowered], tmp_path: Path) -> None:
+    build = lowered("xnnpack_cpu")
+
+    def serialize(*arguments: object) -> bytes:
+        return bytes(torch.empty(2**46).numpy())
+
+    with xnnpack.SERIALIZE.active(serialize), pytest.raises(RuntimeError, match="DefaultCPUAllocator"):
+        convert(build.edge(), build.plan, build.backend(), tmp_path)
 
 
 @pytest.mark.parametrize("raised", [LowerdeckError("planned otherwise"), KeyError("not in a compiler")])

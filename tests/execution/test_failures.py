@@ -20,6 +20,10 @@ from lowerdeck.execution.failures import LOGS, failure_message, lasting_cause
 
 KEPT = "What was built before is unchanged"
 
+FULL_MEMORY = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 281474976710656 bytes")
+NOT_OPENED = ProgramError("the program's memory cannot be set up")
+NOT_OPENED.__cause__ = FULL_MEMORY
+
 
 @pytest.fixture(autouse=True)
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,12 +55,34 @@ def test_so_is_an_unforeseen_error_whose_traceback_is_kept(capsys: pytest.Captur
 
 
 @pytest.mark.parametrize(
-    "error", [LowerdeckError("run convert first"), OSError(errno.ENOSPC, "full"), MemoryError()], ids=type
+    "error",
+    [LowerdeckError("run convert first"), OSError(errno.ENOSPC, "full"), MemoryError(), FULL_MEMORY, NOT_OPENED],
+    ids=str,
 )
 def test_what_may_succeed_another_time_is_no_finding(error: Exception) -> None:
     with pytest.raises(type(error)) as caught:
         lasting_cause(error, "firmware")
     assert caught.value is error
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "raise MemoryError",
+        "import torch; torch.empty(2**46)",
+        "try: bytearray(2**60)\nexcept MemoryError as error: raise ValueError('a pass failed') from error",
+        "import os; raise OSError(12, os.strerror(12))",
+    ],
+)
+def test_a_full_memory_is_said_whatever_raises_it(code: str) -> None:
+    message = failure_message(raised_by(code), "export")
+    assert message.startswith("not enough memory; end other programs, or build a smaller model. The traceback is in ")
+    assert KEPT in message
+
+
+def test_a_message_for_the_user_says_that_a_full_memory_is_its_cause() -> None:
+    message = failure_message(NOT_OPENED, "evaluate")
+    assert message.startswith("the program's memory cannot be set up\nThe cause: not enough memory; end other")
 
 
 def test_a_full_disk_says_what_could_not_be_written_and_what_to_do() -> None:

@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 from lowerdeck.compat.exir import COMPILE_ALL
-from lowerdeck.contracts.errors import NOT_ABOUT_AN_OPERATOR
+from lowerdeck.contracts.errors import is_about_no_operator, is_full_memory
 from lowerdeck.contracts.lowering import CompiledPartition
 from lowerdeck.runtime.parallel_map import in_order, num_processors
 
@@ -37,7 +37,10 @@ def concurrent_compilation(partitions: list[CompiledPartition]) -> Iterator[None
         def compile_one(number: int) -> tuple[Any, list[CompiledPartition]] | None:
             method, index = jobs[number]
             partitions[before:] = [_OF_ANOTHER_PROCESS] * number  # backends number their folders by it
-            result = _attempted(lambda: compiler.preprocess(programs[method][index], specs[method][index]))
+            # Alone, this process may have the memory that several have not.
+            result = _attempted(
+                lambda: compiler.preprocess(programs[method][index], specs[method][index]), is_full_memory
+            )
             return None if isinstance(result, Exception) else (result, partitions[before + number :])
 
         def compile_here(number: int) -> list[Any]:
@@ -67,13 +70,13 @@ def concurrent_compilation(partitions: list[CompiledPartition]) -> Iterator[None
         yield
 
 
-def _attempted(compile_one: Callable[[], Any]) -> Any:
+def _attempted(compile_one: Callable[[], Any], is_tried_again: Callable[[Exception], bool] = lambda _: False) -> Any:
     """What it returns, or the exception that it raises, unless another partition would raise it, too."""
     try:
         return compile_one()
-    except NOT_ABOUT_AN_OPERATOR:
-        raise
     except Exception as error:  # whatever a library raises
+        if is_about_no_operator(error) and not is_tried_again(error):
+            raise
         return error
 
 

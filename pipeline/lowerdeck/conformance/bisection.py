@@ -18,7 +18,7 @@ from lowerdeck.conformance.partitions import Values, check_executes, check_parti
 from lowerdeck.conformance.subgraphs import Subgraph, subgraphs
 from lowerdeck.conformance.units import Unit, names_in, units
 from lowerdeck.contracts.conformance import PartitionConformance
-from lowerdeck.contracts.errors import PartitionCompilationError, PartitionExecutionError
+from lowerdeck.contracts.errors import PartitionCompilationError, PartitionExecutionError, is_of_host
 from lowerdeck.contracts.lowering import CompiledPartition
 from lowerdeck.contracts.partition_hooks import HookPosition, Partition, PartitionHook
 from lowerdeck.contracts.plan import Reason
@@ -250,9 +250,9 @@ def culprit_of(
                 if not each.nodes.isdisjoint(names_in(chosen))
             }
             return [by_piece[index] for index in range(len(pieces))]
-        except (OSError, MemoryError):  # a full disk, for example, says nothing about operators
-            raise
-        except Exception:  # a piece that cannot be compiled or executed alone shows nothing, whatever is raised
+        except Exception as error:  # a piece that cannot be compiled or executed alone shows nothing
+            if is_of_host(error):
+                raise
             half = len(pieces) // 2
             return [*check_all(pieces[:half]), *check_all(pieces[half:])] if half else [None]
 
@@ -287,9 +287,9 @@ def uncompilable_pieces(
             if isinstance(error, PartitionExecutionError):
                 (piece,) = subgraphs(lowered.exported_program().graph_module)
                 check_executes(piece, shared_twins(partitions), samples, synthetic=False)
-        except (OSError, MemoryError):  # as above
-            raise
         except Exception as raised:  # whatever a library raises on a piece is only compared
+            if is_of_host(raised):
+                raise
             return same_failure(error, raised)
         return False
 

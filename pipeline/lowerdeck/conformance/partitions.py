@@ -14,7 +14,7 @@ from lowerdeck.conformance.alone import open_alone
 from lowerdeck.conformance.errors import output_error
 from lowerdeck.conformance.subgraphs import Subgraph, precision_of, scale_of
 from lowerdeck.contracts.conformance import PartitionConformance
-from lowerdeck.contracts.errors import LowerdeckError, PartitionExecutionError
+from lowerdeck.contracts.errors import LowerdeckError, PartitionExecutionError, is_of_host
 from lowerdeck.contracts.lowering import CompiledPartition
 from lowerdeck.graph import library_errors
 from lowerdeck.graph.io_boundary import output_nodes
@@ -75,9 +75,9 @@ def _reaching_both_ends(part: Subgraph, inputs: Sequence[Sequence[torch.Tensor]]
     made = part.synthetic_inputs(inputs, _SEED)
     try:
         NodeValues(part.program, ())(made)
-    except (OSError, MemoryError):  # a full memory, for example, says nothing about inputs
-        raise
-    except Exception:  # whatever an operator raises on inputs that no sample has
+    except Exception as error:  # whatever an operator raises on inputs that no sample has
+        if is_of_host(error):
+            raise
         return []
     return [made]
 
@@ -185,9 +185,9 @@ def check_executes(part: Subgraph, twins: SharedTwins, samples: Sequence[Values]
         program = open_alone(part, twins)
         for given in ([torch.zeros(value.shape, dtype=value.dtype) for value in values], *tried):
             program(*given)
-    except (OSError, MemoryError):  # a full disk, for example, says nothing about operators
-        raise
     except Exception as error:  # whatever a library raises on it
+        if is_of_host(error):
+            raise
         failure = str(error).splitlines()[0] if isinstance(error, LowerdeckError) else library_errors.described(error)
         count = sum(is_compute(node) for node in part.program.graph.nodes)
         message = f"partition {part.tag} ({count} operators) was compiled into what cannot be executed: {failure}"

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+
+_FULL_MEMORY = re.compile("DefaultCPUAllocator|std::bad_alloc|Cannot allocate memory")
+"""In a RuntimeError of PyTorch, or in an OSError."""
 
 
 class LowerdeckError(Exception):
@@ -39,8 +43,29 @@ class ConverterTimeoutError(ConversionError):
     """A converter did not finish within its time limit."""
 
 
-NOT_ABOUT_AN_OPERATOR = (ConverterTimeoutError, OSError, MemoryError)
-"""What a partitioner or a compiler raises whatever the operators."""
+def is_full_memory(error: BaseException) -> bool:
+    """Whether this host had no memory left for what raised `error`, or for what it was raised from.
+
+    PyTorch raises a plain RuntimeError then.
+    """
+    causes = [error]
+    while (cause := causes[-1].__cause__) is not None and cause not in causes:
+        causes.append(cause)
+    return any(
+        isinstance(each, MemoryError)
+        or (isinstance(each, (RuntimeError, OSError)) and _FULL_MEMORY.search(str(each)) is not None)
+        for each in causes
+    )
+
+
+def is_of_host(error: BaseException) -> bool:
+    """Whether `error` is about this host, such as a full disk or memory, and says nothing of code or a program."""
+    return isinstance(error, OSError) or is_full_memory(error)
+
+
+def is_about_no_operator(error: BaseException) -> bool:
+    """Whether a partitioner or a compiler may raise `error` whatever the operators."""
+    return isinstance(error, ConverterTimeoutError) or is_of_host(error)
 
 
 class PartitionCompilationError(ConversionError):

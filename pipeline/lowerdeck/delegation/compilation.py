@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from executorch.exir.backend.backend_details import BackendDetails
 
-from lowerdeck.contracts.errors import NOT_ABOUT_AN_OPERATOR, LowerdeckError, PartitionCompilationError
+from lowerdeck.contracts.errors import LowerdeckError, PartitionCompilationError, is_about_no_operator
 from lowerdeck.contracts.plan import DelegationPlan
 from lowerdeck.graph import library_errors
 from lowerdeck.graph.nodes import DELEGATION_TAG
@@ -36,9 +36,9 @@ def naming_failed_partition(plan: DelegationPlan) -> Iterator[None]:
     """
     try:
         yield
-    except NOT_ABOUT_AN_OPERATOR:
-        raise
     except Exception as error:
+        if is_about_no_operator(error):
+            raise
         causes = error.exceptions if isinstance(error, ExceptionGroup) else (error,)
         programs = [_compiled_program(cause) for cause in causes]
         named = [_named(cause, program, plan) for cause, program in zip(causes, programs, strict=True) if program]

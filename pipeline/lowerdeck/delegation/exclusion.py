@@ -16,7 +16,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from lowerdeck.compat.pytorch import SUPPORTS_NODE
-from lowerdeck.contracts.errors import NOT_ABOUT_AN_OPERATOR, LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError, is_about_no_operator
 from lowerdeck.contracts.partition_hooks import HookPosition, Partition, PartitionHook
 from lowerdeck.contracts.plan import Reason, ReasonCode, listed
 from lowerdeck.graph import library_errors
@@ -148,9 +148,11 @@ def skip_failing() -> PartitionHook:
             try:
                 with SUPPORTS_NODE.active(supports):
                     return decide(program)
-            except (LowerdeckError, *NOT_ABOUT_AN_OPERATOR):
+            except LowerdeckError:
                 raise
             except Exception as error:  # whatever a check of the backend raises
+                if is_about_no_operator(error):
+                    raise
                 failed = _computing_node(library_errors.handled_node(error), program)
                 if failed is None or is_excluded(failed):
                     raise

@@ -12,11 +12,12 @@ import traceback
 from pathlib import Path
 
 from lowerdeck.contracts.devices import DeviceError
-from lowerdeck.contracts.errors import LowerdeckError, ProgramError
+from lowerdeck.contracts.errors import LowerdeckError, ProgramError, is_full_memory, is_of_host
 from lowerdeck.graph import library_errors
 
 LOGS = Path("build") / "logs"
 """Folder for tracebacks."""
+_FULL = "not enough memory; end other programs, or build a smaller model"
 _OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _WAYS_OUT = {
     "export": "rewrite that line of the model with operators that torch.export takes",
@@ -39,13 +40,14 @@ def failure_message(error: Exception, name: str) -> str:
         name: Of the stage or command, for the log file.
     """
     if isinstance(error, LowerdeckError):
-        return f"{error}{_where_the_devices_log_is(error)}"
+        cause = f"\nThe cause: {_FULL}" if is_full_memory(error) else ""
+        return f"{error}{_where_the_devices_log_is(error)}{cause}"
     if isinstance(error, shutil.Error):
         error = _first_of(error) or error
     if isinstance(error, OSError) and (known := _operating_system_message(error)):
         return known
-    if isinstance(error, MemoryError):
-        return "not enough memory; end other programs, or build a smaller model. What was built before is unchanged"
+    if is_full_memory(error):
+        return f"{_FULL}. {_where_the_traceback_is(error, name)}. What was built before is unchanged"
     message = f"{library_errors.described(error)}\n{_where_the_traceback_is(error, name)}"
     if name in _WAYS_OUT and library_errors.handled_node(error) is not None:
         message = f"{message}. Way out: {_WAYS_OUT[name]}"
@@ -95,9 +97,9 @@ def lasting_cause(error: Exception, name: str) -> str:
     Raises:
         Exception: `error` itself, where another attempt may succeed or the user has to correct something first.
     """
-    if isinstance(error, ProgramError):
+    if isinstance(error, ProgramError) and not is_full_memory(error):
         return str(error)
-    if isinstance(error, (OSError, MemoryError, LowerdeckError)):
+    if isinstance(error, LowerdeckError) or is_of_host(error):
         raise error
     print(f"{_where_the_traceback_is(error, name)}.", file=sys.stderr)
     return library_errors.described(error)

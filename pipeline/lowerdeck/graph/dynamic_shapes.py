@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from lowerdeck.contracts.backends import DynamicDimension
+from lowerdeck.contracts.errors import is_full_memory
 
 if TYPE_CHECKING:
     import torch
@@ -67,6 +68,8 @@ def try_sizes(program: ExportedProgram, dimensions: Sequence[DynamicDimension]) 
             with torch.no_grad():
                 module(*(torch.zeros(shape, dtype=one.dtype) for shape, one in zip(shapes, examples, strict=True)))
         except Exception as error:  # guards raise AssertionError, operators of the model anything
+            if is_full_memory(error):
+                raise
             return f"  inputs of shape {', '.join(map(str, shapes))}: {' '.join(str(error).split())}"
     return None
 

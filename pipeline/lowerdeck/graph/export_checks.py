@@ -11,7 +11,7 @@ from torch.export.graph_signature import OutputKind, TensorArgument
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils._pytree import tree_leaves
 
-from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError, is_full_memory
 from lowerdeck.graph.library_errors import described_node
 from lowerdeck.graph.model_copies import copied
 from lowerdeck.graph.state import lost_writes
@@ -197,7 +197,9 @@ def written_attributes(model: torch.nn.Module, inputs: Sequence[torch.Tensor]) -
         with torch.no_grad():
             called(*(value.clone() for value in inputs))
         return [key for key, value in _attributes(called).items() if before.get(key) != value]
-    except Exception:  # what the model raises ends its export too, with a message; a few models cannot be copied
+    except Exception as error:  # what the model raises ends its export too, with a message; a few cannot be copied
+        if is_full_memory(error):
+            raise
         return []
 
 

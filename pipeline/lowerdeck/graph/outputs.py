@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils import _pytree as pytree
 
+from lowerdeck.contracts.errors import is_full_memory
 from lowerdeck.graph.model_copies import copied
 
 if TYPE_CHECKING:
@@ -71,10 +72,14 @@ def traced(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...], dynamic_sha
     shapes = dynamic_shapes and _bound(model, dynamic_shapes)
     try:
         return torch.export.export(model, inputs, dynamic_shapes=shapes)
-    except Exception:  # the user's code, which tracing runs, may raise anything
+    except Exception as error:  # the user's code, which tracing runs, may raise anything
+        if is_full_memory(error):
+            raise
         try:
             returned = copied(model)(*inputs)  # a copy, because a call may change buffers
-        except Exception:  # the error of tracing says more
+        except Exception as raised:  # the error of tracing says more
+            if is_full_memory(raised):
+                raise
             returned = None
         if not register_dataclasses(returned):
             raise

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING
+
+from lowerdeck.contracts.errors import is_full_memory
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -45,8 +46,11 @@ def fit_to_noise(model: Module, input_shapes: Sequence[Sequence[int]]) -> None:
         norm.train()
     torch.set_num_threads(1)  # sums of several threads differ by their number
     try:
-        with torch.no_grad(), suppress(Exception):  # export runs the model, too, and says what is wrong with it
+        with torch.no_grad():
             model(*noise)
+    except Exception as error:  # export runs the model, too, and says what is wrong with it
+        if is_full_memory(error):
+            raise  # else the weights would be other ones
     finally:
         torch.set_num_threads(num_threads)
         for norm, momentum in zip(norms, momenta, strict=True):

@@ -41,6 +41,7 @@ from lowerdeck.contracts.errors import (
     PartitionCompilationError,
     PartitionExecutionError,
     ProgramError,
+    is_full_memory,
 )
 from lowerdeck.contracts.memories import Memory
 from lowerdeck.contracts.plan import DelegationPlan, Reason, ReasonCode, listed
@@ -242,7 +243,8 @@ def _with_program_checked(
         deviating = [] if faults or not samples else deviations(converted, program, edge, samples[0], result.plan)
     except Exception as error:  # as above
         what = str(error) if isinstance(error, LowerdeckError) else repr(error)
-        if isinstance(error, ProgramError) and not converted.delegates:  # nothing that only the device can execute
+        is_of_program = isinstance(error, ProgramError) and not is_full_memory(error)
+        if is_of_program and not converted.delegates:  # nothing that only the device can execute
             return _with_faults(result, [what], settings, report)
         report(f"the program was not checked as a whole: {what}")
         return replace(result, unchecked=(*result.unchecked, f"the program was not checked as a whole: {what}"))

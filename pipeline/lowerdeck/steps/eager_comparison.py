@@ -12,7 +12,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 
-from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError, is_full_memory, is_of_host
 from lowerdeck.contracts.samples import Split, check_shapes, finite_sample
 from lowerdeck.graph.export_checks import STATE_ADVICE, written_attributes
 from lowerdeck.graph.masked_scores import IS_MASKED
@@ -123,9 +123,9 @@ def _answered(model: torch.nn.Module, calls: list[_Call]) -> dict[str, Any]:
             calls = [calls[0], _another(model, calls[0])]
         returned, last = (_stream(model, part) for part in (calls, calls[:1]))
         repeated = [(returned[0], first[0]), (returned[0], last[0]), *_in_copies(unused, calls, returned[0])]
-    except (OSError, MemoryError):  # a full memory, for example, says nothing about the model
-        raise
     except Exception as error:  # whatever the model raises, which may end its export with a better message
+        if is_of_host(error):
+            raise
         return {"calls": calls, "failure": f"{type(error).__name__}: {first_line(error)}{raised_at(error)}"}
     is_same = all(_equal(*pair) for pair in repeated)
     # Here, because tracing leaves tensors without values in attributes.
@@ -201,10 +201,9 @@ def _failures_aside() -> Iterator[None]:
     """Go on behind the block if what it calls of the user's code fails; a full memory says nothing about the model."""
     try:
         yield
-    except MemoryError:
-        raise
-    except Exception:  # whatever a user's code raises
-        return
+    except Exception as error:  # whatever a user's code raises
+        if is_full_memory(error):
+            raise
 
 
 def _in_copies(

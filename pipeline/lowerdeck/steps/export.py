@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from lowerdeck.compat.fast_graph_passes import fast_graph_passes
 from lowerdeck.contracts.backends import DynamicDimension, MemoryFormat
-from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError, is_full_memory
 from lowerdeck.graph.dynamic_shapes import traced_shapes, try_sizes, violations
 from lowerdeck.graph.memory_formats import to_memory_format
 
@@ -67,6 +67,8 @@ def export(
     except LowerdeckError:
         raise
     except Exception as error:  # the user's code, which tracing runs, may raise anything
+        if is_full_memory(error):
+            raise
         found = violations(error, dynamic_dimensions)
         if found is None:
             raise LowerdeckError(export_error(model, sample, dynamic_dimensions, error, answers)) from error

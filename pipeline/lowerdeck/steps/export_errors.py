@@ -10,6 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from lowerdeck.contracts.backends import DynamicDimension
+from lowerdeck.contracts.errors import is_full_memory
 from lowerdeck.graph.model_copies import copied
 from lowerdeck.graph.source_lines import first_line, raised_at
 
@@ -146,12 +147,16 @@ def _raised_without_export(
         return None  # tracing has left tensors without values in it
     try:
         called = copied(model)
-    except Exception:  # whatever a user's code raises
+    except Exception as raised:  # whatever a user's code raises
+        if is_full_memory(raised):
+            raise
         return None
     try:
         with torch.no_grad():
             called(*sample)
     except Exception as raised:  # whatever a user's code raises
+        if is_full_memory(raised):
+            raise
         text, place = f"{type(raised).__name__}: {first_line(raised)}", raised_at(raised)
         is_not_called = isinstance(raised, TypeError) and not place
         return text + place if is_not_called or text == f"{type(error).__name__}: {first_line(error)}" else None

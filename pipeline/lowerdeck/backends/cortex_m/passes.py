@@ -26,6 +26,7 @@ from executorch.exir.verification.verifier import EXIREdgeDialectVerifier
 from lowerdeck.backends.cortex_m.filled import fill_with_integers
 from lowerdeck.backends.cortex_m.options import Device
 from lowerdeck.compat.arm import BOUNDS_OF_FUSED_ACTIVATION, CALL_EDGE_OPERATOR, ORDER_OF_PADDING
+from lowerdeck.contracts.errors import is_about_no_operator
 from lowerdeck.graph.nodes import operator_name
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ class ReplaceByCmsisNn(ExportedProgramPassBase):  # type: ignore[misc]  # ExecuT
         except Exception as error:  # torch's pass manager raises plain exceptions in place of those of passes
             cause = error.__cause__ or error
             origin = _origin(cause)
-            if origin is None or origin in self._refused:
+            if origin is None or origin in self._refused or is_about_no_operator(cause):
                 raise
             raise PassFailedError(origin, cause) from error
 
