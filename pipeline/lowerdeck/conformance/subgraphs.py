@@ -13,7 +13,7 @@ from executorch.exir.lowered_backend_module import LoweredBackendModule, get_low
 from torch.fx import Node
 
 from lowerdeck.conformance.errors import OF_INTEGERS, precision_of_types
-from lowerdeck.graph.nodes import DELEGATION_TAG, DEQUANTIZE, QUANTIZE, is_compute, operator_name
+from lowerdeck.graph.nodes import DELEGATION_TAG, DEQUANTIZE, QUANTIZE, aten_operator, is_compute, operator_name
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -81,8 +81,9 @@ class Subgraph:
     def synthetic_inputs(self, seen: Sequence[Sequence[torch.Tensor]], seed: int) -> list[torch.Tensor]:
         """Inputs that reach both ends of their ranges.
 
-        Integers that are dequantized are drawn from their whole range, floats between the extremes in `seen`; others
-        are those of the first sample, because indices have a meaning.
+        Integers that are dequantized are drawn from the range of their quantization, floats between the extremes in
+        `seen`, and half of the elements are at the ends themselves, because a sum of a few drawn elements rarely comes
+        near its ends. Other inputs are those of the first sample, because indices have a meaning.
 
         Args:
             seen: Values of the inputs for every sample.
@@ -92,20 +93,18 @@ class Subgraph:
         made = []
         for index, node in enumerate(self.inputs):
             values = [sample[index] for sample in seen]
-            first = values[0]
-            dequantized = bool(node.users) and all(
-                operator_name(user).startswith(DEQUANTIZE) for user in node.users if user.op == "call_function"
-            )
-            if first.dtype in _INTEGERS and dequantized:
-                limits = torch.iinfo(first.dtype)
-                drawn = torch.randint(limits.min, limits.max + 1, first.shape, generator=generator)
-            elif first.is_floating_point():
-                low = min(float(value.min()) for value in values)
-                high = max(float(value.max()) for value in values)
+            first, quantized = values[0], _quantized_limits(node)
+            if quantized is None and not first.is_floating_point():
+                made.append(first)
+                continue
+            low, high = quantized or _extremes(values)
+            if quantized is None:
                 drawn = torch.rand(first.shape, generator=generator) * (high - low) + low
             else:
-                drawn = first
-            made.append(drawn.to(first.dtype).to(memory_format=torch.preserve_format))
+                drawn = torch.randint(quantized[0], quantized[1] + 1, first.shape, generator=generator)
+            place = torch.randperm(first.numel(), generator=generator).reshape(first.shape) % 4
+            drawn = drawn.masked_fill(place == 0, low).masked_fill(place == 1, high)
+            made.append(drawn.to(first.dtype))
         return made
 
 
@@ -127,6 +126,25 @@ def subgraphs(lowered: torch.fx.GraphModule) -> list[Subgraph]:
         outputs[call] = [node.name for node in part.outputs]
         found.append(part)
     return found
+
+
+def _quantized_limits(input_: Node) -> tuple[int, int] | None:
+    """Smallest and largest integer of an input that is only dequantized; None for other inputs."""
+    users = [user for user in input_.users if user.op == "call_function"]
+    dtype = input_.meta["val"].dtype
+    if dtype not in _INTEGERS or not users or not all(operator_name(user).startswith(DEQUANTIZE) for user in users):
+        return None
+    lows, highs = [torch.iinfo(dtype).min], [torch.iinfo(dtype).max]
+    for user in users:
+        names = (argument.name for argument in aten_operator(user.target)._schema.arguments)
+        given = dict(zip(names, user.args, strict=False)) | user.kwargs
+        lows += [given["quant_min"]] if isinstance(given.get("quant_min"), int) else []
+        highs += [given["quant_max"]] if isinstance(given.get("quant_max"), int) else []
+    return max(lows), min(highs)
+
+
+def _extremes(values: Sequence[torch.Tensor]) -> tuple[float, float]:
+    return min(float(value.min()) for value in values), max(float(value.max()) for value in values)
 
 
 def scale_of(output: Node) -> float | None:
