@@ -12,7 +12,7 @@ import pytest
 from lowerdeck.backends.ethos_u.backend import EthosU
 from lowerdeck.backends.neutron.backend import Neutron
 from lowerdeck.contracts.backends import Backend
-from lowerdeck.contracts.errors import ConversionError, LowerdeckError
+from lowerdeck.contracts.errors import ConversionError, LowerdeckError, PartitionCompilationError
 from lowerdeck.contracts.lowering import CompiledPartition
 from lowerdeck.steps.convert import Converted, convert
 from tests.conftest import TARGETS, Lowered
@@ -75,11 +75,11 @@ def test_a_failure_of_vela_names_its_folder_its_words_and_its_command(
     lowered: Callable[[str], Lowered], tmp_path: Path
 ) -> None:
     build = lowered("ethos_u55_128")
-    with pytest.raises(ConversionError) as caught:
+    with pytest.raises(PartitionCompilationError) as caught:
         convert(build.edge(), build.plan, changed(build.backend(), WithBadFlag), tmp_path)
     message = str(caught.value)
-    assert "Vela ended with exit code " in message
-    assert "--no-such-flag" in message
+    assert caught.value.failure.startswith("Vela ended with exit code 2 on partition_0: ")
+    assert caught.value.failure.endswith("error: unrecognized arguments: --no-such-flag")
     assert f"in {tmp_path / 'partition_0'}: " in message
     assert message.endswith("vela_worker.py job.json")
     assert (tmp_path / "partition_0" / "model.tosa").is_file()

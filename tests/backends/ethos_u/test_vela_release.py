@@ -94,6 +94,25 @@ def test_the_other_interpreter_compiles(tosa: bytes, tmp_path: Path, monkeypatch
     assert made.result == compiled(tosa, tmp_path / "here").result
 
 
+LOGS = {
+    "a traceback": ("RuntimeError: Conv2D could not\\n  File ...\\n", "RuntimeError: Conv2D could not"),
+    "a module's own error": ("ethosu.errors.VelaError: no\\nbye", "ethosu.errors.VelaError: no"),
+    "other words": ("first\\nlast\\n", "last"),
+    "nothing": ("", "it wrote no log"),
+}
+
+
+@pytest.mark.parametrize(("log", "cause"), LOGS.values(), ids=LOGS)
+def test_the_first_line_of_a_failure_has_its_cause(log: str, cause: str, tmp_path: Path) -> None:
+    """The plan's reason is that line."""
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\nprintf '{log}'\nexit 3\n")
+    python.chmod(0o755)
+    with pytest.raises(ConversionError) as caught:
+        compiled(b"", tmp_path / "partition_0", python=str(python))
+    assert str(caught.value).splitlines()[0] == f"Vela ended with exit code 3 on partition_0: {cause}"
+
+
 @pytest.mark.heavy
 def test_a_graph_of_another_tosa_version_is_named(tosa: bytes, tmp_path: Path) -> None:
     changed = bytearray(tosa)

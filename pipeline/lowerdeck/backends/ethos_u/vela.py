@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -20,6 +21,9 @@ from lowerdeck.contracts.errors import ConversionError, ConverterTimeoutError
 
 _OTHER_TOSA = "Tosa version mismatch"
 """What Vela says about a TOSA graph of a version that it cannot read."""
+
+_STATES_CAUSE = re.compile(r"(\w+: )?[\w.]*[Ee]rror: ")
+"""A line of Vela's log such as `RuntimeError: ...` or `vela: error: ...`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +62,7 @@ def compile_tosa(
 
     Raises:
         ConverterTimeoutError: Vela exceeded the time limit; the message names the folder with its input and log.
-        ConversionError: Vela failed; likewise.
+        ConversionError: Vela failed; likewise, and its first line has the cause from the log.
     """
     if folder.exists():
         shutil.rmtree(folder)
@@ -104,10 +108,11 @@ def _run(folder: Path, python: str, timeout_s: float) -> None:
                 f"Its input and log are in {folder}"
             ) from None
     if code != 0:
-        tail = "\n".join((folder / "vela.log").read_text(errors="replace").strip().splitlines()[-5:])
+        lines = (folder / "vela.log").read_text(errors="replace").strip().splitlines()
+        cause, tail = next(filter(_STATES_CAUSE.match, reversed(lines)), "".join(lines[-1:])), "\n".join(lines[-5:])
         ended = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         raise ConversionError(
-            f"Vela {ended} on {folder.name}:\n{tail}\n{_advice(tail)}"
+            f"Vela {ended} on {folder.name}: {cause.strip() or 'it wrote no log'}\n{tail}\n{_advice(tail)}"
             f"Reproduce it alone, in {folder}: {' '.join(command)}"
         )
 
