@@ -17,11 +17,13 @@ from torch.fx import GraphModule
 
 from lowerdeck.backends.xnnpack.backend import Xnnpack
 from lowerdeck.backends.xnnpack.options import Device, Options
-from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError, PartitionCompilationError
 from lowerdeck.contracts.lowering import Lowering
 from lowerdeck.delegation.coverage import coverage
 from lowerdeck.delegation.partition_chain import partition_chain
 from lowerdeck.delegation.verification import check_lowered_program
+from lowerdeck.graph.nodes import DELEGATION_TAG
+from lowerdeck.graph.state import state_nodes
 from lowerdeck.steps.convert import convert
 from lowerdeck.steps.export import export
 from lowerdeck.steps.partition import Partitioned, partition
@@ -43,6 +45,37 @@ class Forgetful(Xnnpack):
 
         lowering.partitioner.partition = partition_and_forget
         return lowering
+
+
+class Hoarding(Xnnpack):
+    """Takes state for a constant of the first partition that reads it, as XNNPACK's partitioner does with weights."""
+
+    def lowering(self, program: ExportedProgram) -> Lowering:
+        lowering = super().lowering(program)
+        decide = lowering.partitioner.partition
+
+        def partition_and_hoard(program: ExportedProgram) -> PartitionResult:
+            result = decide(program)
+            for node in state_nodes(result.tagged_exported_program):
+                tags = (user.meta.get(DELEGATION_TAG) for user in node.users)
+                node.meta[DELEGATION_TAG] = next(filter(None, tags), None)
+            return result
+
+        lowering.partitioner.partition = partition_and_hoard
+        return lowering
+
+
+class Decaying(nn.Module):
+    """State that a later call reads: float32 [2 x 8] -> [2 x 8]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.state = nn.Linear(8, 8), nn.Buffer(torch.ones(2, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.layer(x) * self.state
+        self.state.copy_(self.state * 0.5 + torch.sort(result).values)
+        return result
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +106,15 @@ def test_a_backend_that_leaves_what_it_tagged_is_found_out(mixed: Partitioned, t
     assert (
         "planned for the delegate and left on the CPU: quantized_decomposed_dequantize_per_channel_default" in message
     )
+
+
+def test_state_that_becomes_a_constant_names_what_reads_it(tmp_path: Path) -> None:
+    """What was written got lost, with the delegate that computed it, or the program had its first value for ever."""
+    planned = partition(export(Decaying(), [[2, 8]]), Hoarding(device=Device(), options=Options()))
+    with pytest.raises(PartitionCompilationError, match="takes state for a constant of the delegate: state") as at:
+        convert(manager(planned), planned.plan, Hoarding(device=Device(), options=Options()), tmp_path)
+    assert {"aten_mul_tensor"} <= at.value.nodes <= {"aten_mul_tensor", "aten_mul_tensor_1"}
+    convert(manager(planned), planned.plan, Xnnpack(device=Device(), options=Options()), tmp_path)
 
 
 def test_the_lowered_program_is_as_planned(mixed: Partitioned, lowered_mixed: GraphModule) -> None:

@@ -10,10 +10,11 @@ from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.lowered_backend_module import get_lowered_submodules
 
 from lowerdeck.contracts.converter import Converter
-from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError, PartitionCompilationError
 from lowerdeck.contracts.partition_hooks import HookPosition, Partition, PartitionHook
 from lowerdeck.contracts.plan import DelegationPlan, listed
 from lowerdeck.graph.nodes import DELEGATION_TAG, KERNEL_LIBRARY
+from lowerdeck.graph.state import state_nodes
 
 if TYPE_CHECKING:
     import torch
@@ -38,7 +39,10 @@ def check_planned_converter(plan: DelegationPlan, converter: Converter) -> None:
 
 
 def check_partitioner_against_plan(plan: DelegationPlan) -> PartitionHook:
-    """Return the hook that raises LowerdeckError where the partitioner decides otherwise than `plan`."""
+    """Return the hook that raises LowerdeckError where the partitioner decides otherwise than `plan`.
+
+    It raises PartitionCompilationError where state, which the program writes, becomes a constant of a partition.
+    """
     planned = {node.name: node.partition for node in plan.nodes}
     planned_libraries = {node.name: node.processor for node in plan.nodes if node.processor in plan.libraries}
 
@@ -63,6 +67,7 @@ def check_partitioner_against_plan(plan: DelegationPlan) -> PartitionHook:
                 f"{plan.backend} partitioned the program differently than in the stage partition "
                 f"({listed(different, 5) or 'other groups'}); `dvc repro -f partition` plans it again"
             )
+        _check_state_is_no_constant(result.tagged_exported_program, plan.backend)
         return result
 
     return PartitionHook(position=HookPosition.STEP, partition=partition_as_planned)
@@ -104,6 +109,20 @@ def check_lowered_program(lowered: torch.fx.GraphModule, plan: DelegationPlan) -
         f"{plan.backend} lowered the program differently than planned: "
         f"{'; '.join(differences) or 'the same nodes are delegated, in other partitions'}"
     )
+
+
+def _check_state_is_no_constant(tagged: ExportedProgram, backend: str) -> None:
+    """Check that no partition owns state: it would compute with the initial value, and what is written would be lost.
+
+    Raises:
+        PartitionCompilationError: one does; its nodes are those that read the state.
+    """
+    owned = [(node, tag) for node in state_nodes(tagged) if (tag := node.meta.get(DELEGATION_TAG)) is not None]
+    readers = {user.name for node, tag in owned for user in node.users if user.meta.get(DELEGATION_TAG) == tag}
+    if readers:
+        names = sorted({tagged.graph_signature.inputs_to_buffers[node.name] for node, _ in owned})
+        failure = f"{backend} takes state for a constant of the delegate: {listed(names, 5)}"
+        raise PartitionCompilationError(failure, frozenset(readers), failure)
 
 
 def _undelegated(graph: torch.fx.Graph) -> list[str]:

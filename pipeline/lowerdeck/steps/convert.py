@@ -111,7 +111,7 @@ def convert(
             bound.
 
     Raises:
-        PartitionCompilationError: a partition was not compiled.
+        PartitionCompilationError: a partition was not compiled, or would have state as a constant.
         ConverterTimeoutError: the converter exceeded its time limit.
         ConversionError: ExecuTorch has no kernel for an operator that is not delegated.
         LowerdeckError: the converter, the partitioner's decisions or their result differ from those in partition, or
