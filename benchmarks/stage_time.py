@@ -22,6 +22,7 @@ import time
 
 from lowerdeck.execution.environment import fix_environment
 from lowerdeck.execution.preload import SWITCH
+from lowerdeck.runtime.child_processes import RERUN
 
 
 def main() -> None:
@@ -30,7 +31,7 @@ def main() -> None:
     parser.add_argument("stage", help="name of a module of stages/, e.g. evaluate")
     parser.add_argument("--rounds", type=int, default=5, help="how often the stage is timed")
     options = parser.parse_args()
-    os.environ[SWITCH] = "0"
+    os.environ[SWITCH], os.environ[RERUN] = "0", "1"  # as in a fork of the server
     _import_all(_imported_by(options.stage))
     processor, elapsed = zip(*(_timed(options.stage) for _ in range(options.rounds)), strict=True)
     found = {"stage": options.stage, "rounds": options.rounds}

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from lowerdeck.execution.environment import fixed_environment
+from lowerdeck.runtime.child_processes import RERUN
 from tests.conftest import end_servers
 from tests.project import SOURCES
 
@@ -457,12 +458,12 @@ run_stage(__name__, lambda: ACTION, preloaded_within_s=20, libraries=LIBRARIES)
 """
 
 
-def run_ending(host: Host, action: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def run_ending(host: Host, action: str, stage: str = "ending", **variables: str) -> subprocess.CompletedProcess[str]:
     stages = host.work / "stages"
     stages.mkdir()
     (stages / "__init__.py").touch()
-    (stages / "ending.py").write_text(ENDING.replace("ACTION", action))
-    command, environment = [sys.executable, "-m", "stages.ending"], host.environment(**variables)
+    (stages / f"{stage}.py").write_text(ENDING.replace("ACTION", action))
+    command, environment = [sys.executable, "-m", f"stages.{stage}"], host.environment(**variables)
     return subprocess.run(
         command, cwd=host.work, env=environment, capture_output=True, text=True, check=False, timeout=60
     )
@@ -476,6 +477,26 @@ def test_a_stage_whose_process_is_ended_says_so(number: signal.Signals, said: st
     done = run_ending(host, f"os.kill(os.getpid(), {int(number)})")
     assert done.returncode == 1
     assert f"ending: its process was ended by {said}" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("stage", "number", "starts"),
+    [
+        ("convert", signal.SIGSEGV, ["1", "None"]),
+        ("convert", signal.SIGKILL, ["1"]),
+        ("ending", signal.SIGSEGV, ["None"]),
+    ],
+)
+def test_convert_starts_again_after_a_crash_and_knows_that_nobody_starts_it_a_third_time(
+    stage: str, number: signal.Signals, starts: list[str], host: Host
+) -> None:
+    done = run_ending(
+        host, f"(print(os.environ.get({RERUN!r}), flush=True), os.kill(os.getpid(), {int(number)}))", stage
+    )
+    assert (done.returncode, done.stdout.split()) == (1, starts)
+    assert f"{stage}: its process was ended by {number.name}, " in done.stderr
+    again = "convert: its process was ended by SIGSEGV; again, with every partition tried in a process of its own"
+    assert (again in done.stderr) is (len(starts) == 2)
 
 
 @pytest.mark.parametrize("preload", ["0", "1"])

@@ -1,15 +1,18 @@
-"""How child processes are ended, and how their ends are named."""
+"""How child processes are ended, how their ends are named, and what ends a fork."""
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from lowerdeck.runtime.child_processes import exit_name, kill_group
+from lowerdeck.runtime.child_processes import crash_in_fork, exit_name, kill_group
 
 
 @pytest.mark.parametrize(
@@ -30,3 +33,35 @@ def test_what_a_child_left_behind_is_ended_too() -> None:
     while left_behind.exists() and left_behind.read_text().rpartition(")")[2].split()[0] != "Z":
         assert time.monotonic() < deadline, "it still runs"
         time.sleep(0.05)
+
+
+def ends_by(number: int) -> None:
+    os.write(2, b"Check failed\n")
+    os.kill(os.getpid(), number)
+
+
+@pytest.mark.parametrize(
+    ("work", "crash"),
+    [
+        (os.abort, "SIGABRT"),
+        (lambda: ends_by(signal.SIGSEGV), "SIGSEGV: Check failed"),
+        (lambda: ends_by(signal.SIGKILL), None),  # as where memory runs out
+        (lambda: int("no number"), None),
+        (lambda: None, None),
+    ],
+)
+def test_a_crash_of_a_fork_is_no_other_end(
+    work: Callable[[], object], crash: str | None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert crash_in_fork(work, 60) == crash
+    assert capfd.readouterr().err == ""
+
+
+def test_a_fork_that_does_not_end_is_ended(tmp_path: Path) -> None:
+    def wait() -> None:
+        (tmp_path / "fork").write_text(str(os.getpid()))
+        time.sleep(600)
+
+    with pytest.raises(TimeoutError, match="within 2 s"):
+        crash_in_fork(wait, 2)
+    assert not Path("/proc", (tmp_path / "fork").read_text()).exists()

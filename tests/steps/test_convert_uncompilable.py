@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +18,14 @@ from benchmarks.in_turns import create
 from benchmarks.networks import lowered
 from lowerdeck.artifacts.edge_programs import read_edge_program, write_edge_program
 from lowerdeck.compat import xnnpack
+from lowerdeck.conformance.partitions import boundary_values, check_executes, check_partition, shared_twins
 from lowerdeck.contracts.conformance import ConformanceSettings
-from lowerdeck.contracts.errors import ConversionError, ConverterTimeoutError
+from lowerdeck.contracts.errors import ConversionError, ConverterTimeoutError, PartitionExecutionError
 from lowerdeck.contracts.plan import ReasonCode
 from lowerdeck.contracts.quantization import ModuleRule, QuantizationScheme
+from lowerdeck.delegation.compilation import same_failure
 from lowerdeck.quantization.quantize_model import quantize_model
+from lowerdeck.runtime.child_processes import RERUN
 from lowerdeck.runtime.loading import open_made_program
 from lowerdeck.steps.convert import convert
 from lowerdeck.steps.convert_conforming import ConvertedConforming, convert_conforming
@@ -144,6 +151,68 @@ def test_a_kernel_that_ends_its_process_is_named(monkeypatch: pytest.MonkeyPatch
         ConversionError, match=r"ends its process on a kernel that computes quantized_decomposed_quantize_per_channel"
     ):
         lowered(Generated().eval(), drawn, create("xnnpack_cpu"))
+
+
+class Classes(nn.Module):
+    """Probabilities of a thousand classes, about equal as those of an untrained classifier, and a layer behind them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scores, self.head = nn.Linear(4, 1000), nn.Linear(1000, 2)
+        nn.init.normal_(self.scores.weight, std=0.002)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.head(torch.softmax(self.scores(x), -1))
+        return found
+
+
+def test_an_operator_at_which_litert_aborts_stays_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = create("neutron_imxrt700")
+    backend.create_quantizer(QuantizationScheme(name="int8"))  # makes NXP's modules importable
+    monkeypatch.setattr("lowerdeck.backends.neutron.partitioner._ends_litert", lambda node: False)
+    torch.manual_seed(0)
+    verdict, detail = lowered(Classes().eval(), [(torch.randn(1, 4),) for _ in range(8)], backend)
+    assert verdict == "right", detail
+    assert detail.startswith("4 of 5 operators delegated")
+    assert "stays on the CPU: aten__softmax_default (aten._softmax.default, test_convert_uncompilable.py:" in detail
+    assert "it ends its process (SIGABRT)" in detail
+
+
+@pytest.fixture(params=["neutron_imxrt700", "xnnpack_cpu"])
+def checks(
+    request: pytest.FixtureRequest, lowered: Callable[[str], Lowered], monkeypatch: pytest.MonkeyPatch
+) -> list[Callable[[], object]]:
+    """Both checks of a partition whose runtime, or twin, ends its process."""
+    for native in ("backends.neutron.twin.NeutronTwin.__call__", "runtime.native.NativeEngine.run"):
+        monkeypatch.setattr(f"lowerdeck.{native}", lambda *_: os.kill(os.getpid(), signal.SIGSEGV))
+    build = lowered(request.param)
+    (part,), compiled = build.converted.replaced, build.converted.partitions
+    values = boundary_values(build.edge().exported_program(), [part], build.samples[:1])
+    arguments = part, compiled, shared_twins(compiled), values
+    return [partial(check_partition, *arguments), partial(check_executes, *arguments)]
+
+
+def test_a_partition_that_ends_its_process_is_named_by_both_checks_alike(checks: list[Callable[[], object]]) -> None:
+    found = list[PartitionExecutionError]()
+    for check in checks:
+        with pytest.raises(
+            PartitionExecutionError, match=r"^partition tag\d .* it ends its process \(SIGSEGV"
+        ) as caught:
+            check()
+        found.append(caught.value)
+    assert same_failure(*found)
+
+
+def test_a_process_that_is_started_again_tries_nothing_in_forks(
+    checks: list[Callable[[], object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(RERUN, "1")
+    ended = list[int]()
+    monkeypatch.setattr(os, "kill", lambda process, number: ended.append(process))
+    for check in checks:
+        with suppress(Exception):  # whatever comes of results that nothing wrote
+            check()
+    assert set(ended) == {os.getpid()}
 
 
 def test_a_softplus_that_executorch_fails_on_stays_on_the_cpu() -> None:

@@ -286,7 +286,7 @@ def uncompilable_pieces(
             lowered, partitions = compiler.compile(chosen)
             if isinstance(error, PartitionExecutionError):
                 (piece,) = subgraphs(lowered.exported_program().graph_module)
-                check_executes(piece, shared_twins(partitions), samples, synthetic=False)
+                check_executes(piece, partitions, shared_twins(partitions), samples, synthetic=False)
         except Exception as raised:  # whatever a library raises on a piece is only compared
             if is_of_host(raised):
                 raise

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ from lowerdeck.graph import library_errors
 from lowerdeck.graph.io_boundary import output_nodes
 from lowerdeck.graph.node_values import NodeValues
 from lowerdeck.graph.nodes import is_compute
+from lowerdeck.runtime.child_processes import RERUN, crash_in_fork
 from lowerdeck.runtime.loading import Resolver
 from lowerdeck.runtime.native import missing_delegates
 from lowerdeck.runtime.shared_twins import SharedTwins
@@ -36,6 +38,7 @@ ROUNDING_DRAWS = 4
 """How often integers are rounded otherwise to see what rounding explains: where a network amplifies it, one drawing may
 explain half of what another does. Each takes as long as the reference, and few partitions need more than one."""
 _SEED = 0
+_TRIAL_S = 600.0
 _ALL, _LAST = slice(None), slice(-1, None)
 Values = Mapping[str, torch.Tensor]
 """Values by the name of the node that computes them."""
@@ -145,6 +148,9 @@ def check_partition(
 ) -> PartitionConformance:
     """Execute a compiled partition and the subgraph that it replaces, and compare their outputs.
 
+    In a fork first, unless this process is started again after a crash: runtimes and twins are native code, of which
+    some ends its process.
+
     TOSA twins are executed by the exact executor, in a thirtieth of the reference model's time. The reference model
     decides where a partition does not conform, so that a fault of that executor is never taken for one of the backend;
     evaluate compares the two.
@@ -159,12 +165,33 @@ def check_partition(
         synthetic: Whether to try inputs, too, that reach both ends of their ranges.
 
     Raises:
+        PartitionExecutionError: it ends its process.
         LowerdeckError: this host cannot execute the partition.
     """
     if not part.is_static:
         raise LowerdeckError("its tensors vary in size")
+    check = partial(_conformance, part, compiled, twins, samples, synthetic=synthetic)
+    _try_in_fork(part, check)
+    return check()
+
+
+def _kernels(part: Subgraph, compiled: Sequence[CompiledPartition]) -> tuple[Resolver, ...]:
+    """The sets of kernels that may execute a partition: one that is ignored where LiteRT does not."""
     has_kernels = any(each.payload == part.payload and each.twin_format == "litert" for each in compiled)
-    programs = {name: open_alone(part, twins, name) for name in KERNELS[: None if has_kernels else 1]}
+    return KERNELS[: None if has_kernels else 1]
+
+
+def _conformance(
+    part: Subgraph,
+    compiled: Sequence[CompiledPartition],
+    twins: SharedTwins,
+    samples: Sequence[Values],
+    *,
+    synthetic: bool,
+) -> PartitionConformance:
+    """`check_partition`, in this process."""
+    programs = {name: open_alone(part, twins, name) for name in _kernels(part, compiled)}
+    has_kernels = len(programs) > 1
     tried = [
         ([sample[name] for name in part.sources], [sample[node.name] for node in part.outputs]) for sample in samples
     ]
@@ -217,34 +244,66 @@ def check_partition(
     return replace(best, kernels={name: each.worst for name, each in zip(programs, found, strict=True)})
 
 
-def check_executes(part: Subgraph, twins: SharedTwins, samples: Sequence[Values], *, synthetic: bool = True) -> None:
+def check_executes(
+    part: Subgraph,
+    compiled: Sequence[CompiledPartition],
+    twins: SharedTwins,
+    samples: Sequence[Values],
+    *,
+    synthetic: bool = True,
+) -> None:
     """Execute a compiled partition by its reference, if this host has something to execute it by.
+
+    In a fork first, as in `check_partition`.
 
     Args:
         part: The subgraph with the payload.
-        twins: The program's host twins.
+        compiled: The program's partitions.
+        twins: Their host twins.
         samples: For every sample the values of at least the part's inputs; zeros are tried, too.
         synthetic: Whether to try inputs, too, that reach both ends of their ranges.
 
     Raises:
-        PartitionExecutionError: its runtime or host twin fails on it.
+        PartitionExecutionError: its runtime or host twin fails on it, or ends the process.
     """
     if not part.is_static or (part.payload not in twins and missing_delegates({part.lowered.backend_id})):
         return
     values = [node.meta["val"] for node in part.inputs]
     tried = [[sample[name] for name in part.sources] for sample in samples]
     tried += _reaching_both_ends(part, tried) if synthetic else []
-    try:
-        program = open_alone(part, twins)
-        for given in ([torch.zeros(value.shape, dtype=value.dtype) for value in values], *tried):
+    tried.insert(0, [torch.zeros(value.shape, dtype=value.dtype) for value in values])
+
+    def execute(kernels: Resolver = "reference") -> None:
+        program = open_alone(part, twins, kernels)
+        for given in tried:
             program(*given)
+
+    for kernels in _kernels(part, compiled):
+        _try_in_fork(part, partial(execute, kernels))
+    try:
+        execute()
     except Exception as error:  # whatever a library raises on it
         if is_of_host(error):
             raise
         failure = str(error).splitlines()[0] if isinstance(error, LowerdeckError) else library_errors.described(error)
-        count = sum(is_compute(node) for node in part.program.graph.nodes)
-        message = f"partition {part.tag} ({count} operators) was compiled into what cannot be executed: {failure}"
-        raise PartitionExecutionError(message, part.nodes, failure) from error
+        raise _not_executed(part, failure) from error
+
+
+def _try_in_fork(part: Subgraph, execute: Callable[[], object]) -> None:
+    """Execute a partition where it may end its process, unless somebody then starts this one again."""
+    if os.environ.get(RERUN) or not hasattr(os, "fork"):
+        return
+    crash = None
+    with suppress(TimeoutError):  # which says nothing about the partition
+        crash = crash_in_fork(execute, _TRIAL_S)
+    if crash is not None:
+        raise _not_executed(part, f"it ends its process ({crash})")
+
+
+def _not_executed(part: Subgraph, failure: str) -> PartitionExecutionError:
+    count = sum(is_compute(node) for node in part.program.graph.nodes)
+    message = f"partition {part.tag} ({count} operators) was compiled into what cannot be executed: {failure}"
+    return PartitionExecutionError(message, part.nodes, failure)
 
 
 def rounding_noise(draw: int = 0) -> torch.Generator:

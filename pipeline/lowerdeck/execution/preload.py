@@ -29,6 +29,7 @@ import time
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO, NoReturn
 
@@ -44,6 +45,8 @@ _ENDED_BY_ITSELF = (
     "os._exit(0) ended its process before the stage was complete; remove the call from the code that the stage runs, "
     "e.g. from a model, a data set or a metric. What was built before is unchanged"
 )
+_RUN_AGAIN = frozenset({"stages.convert"})
+"""Stages that try native code, and try it in forks where nobody runs them again after a crash."""
 _THEN, _LATER = "--then", "--later"
 """In the arguments of a server, between its modules: first, others and later ones."""
 
@@ -166,7 +169,7 @@ def run_at(
     streams: tuple[int, int, int] = (0, 1, 2),
     after_first: bool = False,
 ) -> int | None:
-    """Run `python -m module` in the server at `address`.
+    """Run `python -m module` in the server at `address`; convert once more, in its careful way, after a crash.
 
     Args:
         address: Socket of the server.
@@ -181,19 +184,36 @@ def run_at(
     Returns:
         The exit code, negative after a signal; None if no server accepted the request.
     """
+    from lowerdeck.runtime.child_processes import CRASHES, RERUN, exit_name
+
+    request = {
+        "module": module,
+        "argv": list(argv),
+        "cwd": str(folder),
+        "env": dict(environment),
+        "umask": _umask(),
+        "after_first": after_first,
+    }
+    attempt = partial(_request, address, patience_s, streams)
+    if module not in _RUN_AGAIN:
+        return attempt(request)
+    code = attempt(request | {"env": {**environment, RERUN: "1"}})
+    if code is None or -code not in CRASHES:
+        return code
+    again = "again, with every partition tried in a process of its own"
+    _say(streams, f"{module.removeprefix('stages.')}: its process was ended by {exit_name(code)}; {again}")
+    return attempt(request)
+
+
+def _request(
+    address: Path, patience_s: float, streams: tuple[int, int, int], request: Mapping[str, object]
+) -> int | None:
+    """Send a request; the exit code of its stage, or None if no server accepted it."""
     try:
         connection = _connected(address)
     except OSError:
         return None
     with connection:
-        request = {
-            "module": module,
-            "argv": list(argv),
-            "cwd": str(folder),
-            "env": dict(environment),
-            "umask": _umask(),
-            "after_first": after_first,
-        }
         try:
             connection.settimeout(patience_s)
             socket.send_fds(connection, [len(body := json.dumps(request).encode()).to_bytes(4, "big")], list(streams))
@@ -208,9 +228,13 @@ def run_at(
         if code is not None and code != _INCOMPLETE:
             return code
         ended = "the preload server was ended while it ran this stage" if code is None else _ENDED_BY_ITSELF
-        with contextlib.suppress(OSError):
-            os.write(streams[2], f"{module.removeprefix('stages.')}: {ended}\n".encode())
+        _say(streams, f"{str(request['module']).removeprefix('stages.')}: {ended}")
         return 1
+
+
+def _say(streams: tuple[int, int, int], line: str) -> None:
+    with contextlib.suppress(OSError):
+        os.write(streams[2], f"{line}\n".encode())
 
 
 def socket_address(libraries: Libraries = LOWERING, environment: Mapping[str, str] = os.environ) -> Path | None:

@@ -1,11 +1,18 @@
-"""Child processes in sessions of their own: ended with everything that they started, and how they ended in words."""
+"""Child processes in sessions of their own, ended with all that they started; forks that try something; their ends."""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
-from contextlib import suppress
+import tempfile
+from collections.abc import Callable
+from contextlib import redirect_stderr, suppress
+
+CRASHES = frozenset({signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV})
+"""Signals that end a process because of what it executes; others are sent by someone, or where memory ran out."""
+RERUN = "LOWERDECK_RERUN"
+"""Variable in the environment of a process that is started again, without it, after one of CRASHES."""
 
 
 def kill_group(child: subprocess.Popen[bytes]) -> None:
@@ -30,3 +37,53 @@ def exit_name(returncode: int) -> str:
         return signal.Signals(-returncode).name
     except ValueError:
         return f"signal {-returncode}"
+
+
+def crash_in_fork(work: Callable[[], object], timeout_s: float) -> str | None:
+    """How `work` ends its process, a fork of this one, which imports nothing again.
+
+    Args:
+        work: Its result and its exceptions are dropped.
+        timeout_s: Most seconds that it may take.
+
+    Returns:
+        The signal and the reason that was written to standard error, e.g. `SIGABRT: Check failed`. None where the
+        process ended by itself, or was ended by someone.
+
+    Raises:
+        TimeoutError: it did not end in time.
+    """
+    import multiprocessing
+
+    from lowerdeck.runtime.messages import reason
+
+    with tempfile.TemporaryFile() as messages:
+        child = multiprocessing.get_context("fork").Process(
+            target=_attempt, args=(work, messages.fileno()), daemon=True
+        )
+        child.start()
+        child.join(timeout_s)
+        if child.exitcode is None:
+            child.kill()
+            child.join()
+            raise TimeoutError(f"it did not end within {timeout_s:g} s")
+        if -child.exitcode not in CRASHES:
+            return None
+        messages.seek(0)
+        lines = messages.read().decode(errors="replace").splitlines()
+        return ": ".join(filter(None, (exit_name(child.exitcode), reason(lines))))
+
+
+def _attempt(work: Callable[[], object], messages: int) -> None:
+    import faulthandler
+    import resource
+
+    from lowerdeck.runtime.parallel_map import prepare_fork
+
+    prepare_fork()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is a result, nothing to debug
+    os.environ["PATH"] = ""  # where the TOSA reference model crashes, it starts gdb on itself, which can take forever
+    faulthandler.disable()
+    os.dup2(messages, 2)
+    with redirect_stderr(os.fdopen(2, "w", buffering=1, closefd=False)), suppress(Exception):
+        work()

@@ -6,20 +6,14 @@ on zeros, in a separate process (probe.py).
 
 from __future__ import annotations
 
-import faulthandler
-import multiprocessing
-import os
-import resource
-import tempfile
 from collections.abc import Iterable, Sequence
-from contextlib import redirect_stderr, suppress
 from typing import Any
 
 import torch
 
 from lowerdeck.contracts.errors import LowerdeckError, ProgramError
 from lowerdeck.formats.pte import Method, TensorSpec
-from lowerdeck.runtime.child_processes import exit_name
+from lowerdeck.runtime.child_processes import crash_in_fork
 from lowerdeck.runtime.messages import captured_messages, reason
 from lowerdeck.runtime.probe import HINT, TIMEOUT_S, probe_native
 from lowerdeck.runtime.tensors import strides_of
@@ -95,7 +89,7 @@ class NativeEngine:
 def native_crash(data: bytes, method: Method, inputs: Sequence[Any]) -> str | None:
     """How ExecuTorch's runtime ends its process, a fork of this one, when it executes a method: signal and reason.
 
-    A fork imports nothing again, and the runtime replaces its threads in one.
+    The runtime replaces its threads in a fork.
 
     Args:
         data: The `.pte` of this build.
@@ -108,30 +102,14 @@ def native_crash(data: bytes, method: Method, inputs: Sequence[Any]) -> str | No
     Raises:
         LowerdeckError: it did not end in ten minutes.
     """
-    with tempfile.TemporaryFile() as messages:
-        child = multiprocessing.get_context("fork").Process(
-            target=_execute_once, args=(data, method, inputs, messages.fileno()), daemon=True
-        )
-        child.start()
-        child.join(TIMEOUT_S)
-        if child.exitcode is None:
-            child.kill()
-            child.join()
-            raise LowerdeckError(f"ExecuTorch's runtime did not execute the program once within {TIMEOUT_S:g} s")
-        if child.exitcode >= 0:
-            return None
-        messages.seek(0)
-        lines = messages.read().decode(errors="replace").splitlines()
-        return f"{exit_name(child.exitcode)}: {reason(lines) or 'no reason reported'}"
 
-
-def _execute_once(data: bytes, method: Method, inputs: Sequence[Any], messages: int) -> None:
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is a result, nothing to debug
-    faulthandler.disable()
-    os.dup2(messages, 2)
-    torch.set_num_threads(1)  # those of this process do not exist in a fork of it
-    with redirect_stderr(os.fdopen(2, "w", buffering=1, closefd=False)), suppress(RuntimeError):
+    def execute() -> None:
         _runtime()._load_for_executorch_from_buffer(data).run_method(method.name, _laid_out(method, inputs))
+
+    try:
+        return crash_in_fork(execute, TIMEOUT_S)
+    except TimeoutError as error:
+        raise LowerdeckError(f"ExecuTorch's runtime did not execute the program once within {TIMEOUT_S:g} s") from error
 
 
 def _laid_out(method: Method, inputs: Sequence[Any]) -> tuple[Any, ...]:

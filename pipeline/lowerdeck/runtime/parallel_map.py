@@ -78,7 +78,7 @@ def _forked(work: Callable[[Item], Result], items: Sequence[Item], num_processes
     fork, num_processes = multiprocessing.get_context("fork"), min(num_processes, len(items))
     waiting, others = deque[Future[bytes]](), set(multiprocessing.active_children())
     # Unlike multiprocessing's own pool, this one notices that a process was killed.
-    with ProcessPoolExecutor(num_processes, fork, _prepare_worker) as pool:
+    with ProcessPoolExecutor(num_processes, fork, prepare_fork) as pool:
         try:
             for item in items:
                 waiting.append(pool.submit(_call, item))
@@ -113,7 +113,7 @@ class _Pickler(pickle.Pickler):
         return torch.from_numpy, (value.numpy(),)
 
 
-def _prepare_worker() -> None:
+def prepare_fork() -> None:
     """Have the kernel kill this process when its parent dies, leave Ctrl-C to the parent, and use one thread.
 
     OpenMP waits forever for threads that the parent had (build.num_threads) and a fork has not.

@@ -187,10 +187,12 @@ def _checked(
     for part in converted.replaced:
         try:
             checked.append((part, check_partition(part, converted.partitions, twins, values)))
+        except PartitionExecutionError as failure:
+            failed.append(failure)
         except Exception as error:  # a check that fails shows nothing about a program that can be executed
             what = str(error) if isinstance(error, LowerdeckError) else repr(error)
             try:
-                check_executes(part, twins, values)
+                check_executes(part, converted.partitions, twins, values)
                 unchecked.append(f"partition {part.tag} was not checked: {what}")
             except PartitionExecutionError as failure:
                 failed.append(failure)
