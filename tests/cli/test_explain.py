@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dvc.utils.serialize import dump_yaml
 
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import write_json
@@ -144,14 +145,16 @@ class TestGroups:
     def test_dvc_knows_what_the_plan_was_made_with(
         self, explain: Callable[..., str], changed: dict[str, Any], is_named: bool
     ) -> None:
-        write_build(nodes=network().nodes)
+        model = {"options": {"factory": "plugins.own:Net", "kwargs": {"eps": 1e-05, "mode": "on"}}}
+        write_build(nodes=network().nodes, model=model)
         sections = read_mapping(paths.CONFIG)
         params = {
             stage: {"params": {paths.CONFIG.as_posix(): {section: sections[section]}}}
             for stage, section in (("export", "model"), ("partition", "target"))
         }
-        write_json(Path("dvc.lock"), {"stages": params})
-        write_config(**changed)
+        # As DVC writes it, in YAML 1.2: `eps: 1e-05`, which is no number in YAML 1.1, and `mode: on`.
+        dump_yaml("dvc.lock", {"stages": params})
+        write_config(**{"model": model, **changed})
         later = paths.PLAN.stat().st_mtime_ns + 10**9
         os.utime(paths.CONFIG, ns=(later, later))
         explain()

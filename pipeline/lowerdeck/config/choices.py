@@ -12,7 +12,7 @@ from typing import Any
 from lowerdeck.config.options import conf_folders, hydra_search_path, option_names
 from lowerdeck.config.problems import Problem, find_non_plain, raise_problems, unknown
 from lowerdeck.config.schema import GROUPS, Config
-from lowerdeck.config.yaml_text import bound_problem_of, mapping_problem
+from lowerdeck.config.yaml_text import mapping_problem, read_of_dvc
 from lowerdeck.contracts.errors import ConfigurationError
 from lowerdeck.formats.regular_files import check_regular
 
@@ -28,18 +28,7 @@ def read_params(path: Path) -> dict[str, Any]:
     Raises:
         ConfigurationError: it cannot be read, or is not a mapping.
     """
-    from ruamel.yaml import YAML  # YAML 1.2, as DVC reads params.yaml
-    from ruamel.yaml.error import YAMLError
-
-    try:
-        text, yaml = check_regular(path).read_text(encoding="utf-8"), YAML(typ="safe", pure=True)
-        if problem := bound_problem_of(yaml.parse(text)):
-            raise ConfigurationError(f"{path} {problem}")
-        params = yaml.load(text)
-    except OSError as error:
-        raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from None
-    except (YAMLError, UnicodeDecodeError, ValueError) as error:
-        raise ConfigurationError(f"{path} is not valid YAML: {_one_line(error)}") from None
+    params = read_of_dvc(path)
     if not isinstance(params, dict):
         raise ConfigurationError(f"{path} must be a mapping of {', '.join(_PARAMS)}")
     return params

@@ -49,6 +49,26 @@ def read_mapping(path: Path) -> dict[str, Any]:
         raise ConfigurationError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
 
 
+def read_of_dvc(path: Path) -> Any:
+    """The content of a file that DVC reads, too: in YAML 1.2, `1e-05` is a number, and `yes` is a text.
+
+    Raises:
+        ConfigurationError: it cannot be read, is no YAML, or beyond the bounds.
+    """
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        text, yaml = check_regular(path).read_text(encoding="utf-8"), YAML(typ="safe", pure=True)
+        if problem := bound_problem_of(yaml.parse(text)):
+            raise ConfigurationError(f"{path} {problem}")
+        return yaml.load(text)
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from None
+    except (YAMLError, UnicodeDecodeError, ValueError) as error:
+        raise ConfigurationError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
+
+
 def _loader() -> type:
     import yaml
 

@@ -19,7 +19,7 @@ from lowerdeck.artifacts.quantization_report import read_quantization_report
 from lowerdeck.artifacts.task_pictures import TaskPictures, read_pictures
 from lowerdeck.config import load
 from lowerdeck.config.schema import Config
-from lowerdeck.config.yaml_text import read_mapping
+from lowerdeck.config.yaml_text import read_of_dvc
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.evaluation import LayerMetrics
 from lowerdeck.contracts.plan import DelegationPlan
@@ -135,8 +135,8 @@ def is_of_plan(config: Config, plan: DelegationPlan) -> bool:
     if paths.CONFIG.stat().st_mtime_ns <= max(written, default=0):
         return True
     # Another section may have changed, or DVC linked the plan from its cache: it knows what stages ran with.
-    with suppress(LowerdeckError, OSError):
-        now, stages = read_mapping(paths.CONFIG), read_mapping(_DVC_LOCK).get("stages", {})
+    with suppress(LowerdeckError, AttributeError):  # AttributeError: a lock that DVC did not write to its end
+        now, stages = read_of_dvc(paths.CONFIG), read_of_dvc(_DVC_LOCK).get("stages", {})
         for stage, section in (("export", "model"), ("partition", "target")):
             then = stages.get(stage, {}).get("params", {}).get(paths.CONFIG.as_posix(), {})
             if then.get(section, now[section]) != now[section]:
