@@ -3,7 +3,8 @@
 Modules of plug points count only if the configuration chooses them: a build for one backend does not depend on the code
 of another. A string that names a module, or a file next to the module that contains the string, counts as an import,
 because child processes are started by such names. Where code of the user imports by names that it computes, all of the
-user's code counts. That is what `plugins` lists, and what this imports in the workspace or on the import path.
+user's code counts. That is what `plugins` lists, and what this imports, or import paths in options name, in the
+workspace or on the import path.
 """
 
 from __future__ import annotations
@@ -94,7 +95,8 @@ class Sources:
     """Locations of modules' source files."""
 
     roots: dict[str, Path]
-    """Top-level package -> the folder that contains it; extended by what code of the user turns out to import."""
+    """Top-level package -> the folder that contains it; extended by what code of the user turns out to import, and
+    by what options turn out to name."""
 
     @classmethod
     def of_workspace(cls, workspace: Path, plugins: Sequence[str] = ()) -> Sources:
@@ -117,9 +119,9 @@ class Sources:
         places = {name: root / name for name, root in sorted(self.roots.items()) if name not in (STAGES, PACKAGE)}
         return {name: place if place.is_dir() else place.with_suffix(".py") for name, place in places.items()}
 
-    def add_imported(self, named: Imports) -> None:
-        """Add the packages of modules that code of the user imports, unless they are installed."""
-        for module, name in named.names:
+    def add_imported(self, names: Iterable[tuple[str, str]]) -> None:
+        """Add the packages of modules, each with a name in it, that code of the user imports, unless installed."""
+        for module, name in names:
             top = module.partition(".")[0]
             if top in self.roots or top in TOOLS or top in sys.stdlib_module_names:
                 continue
@@ -182,7 +184,7 @@ def closure(
     known = {} if known is None else known
     while True:
         number = len(sources.roots)
-        found = _reached_by((*entries, *_import_paths(options, sources.own())), config, sources, known)
+        found = _reached_by((*entries, *_import_paths(options, sources)), config, sources, known)
         if len(sources.roots) == number:
             return dict(sorted(found.items()))
         known.clear()  # what was looked at before lacks modules of the packages that were found after it
@@ -231,9 +233,8 @@ def _closure_as_built(
 
 
 def _import_named(values: Any, sources: Sources, imports: Callable[[str], object]) -> None:
-    own = sources.own()
-    for module in dict.fromkeys(_import_paths(values, own)):
-        if module.partition(".")[0] in own and sources.file(module) is not None:
+    for module in dict.fromkeys(_import_paths(values, sources)):
+        if module.partition(".")[0] in sources.own() and sources.file(module) is not None:
             # Whatever the user's code raises: whoever imports it for use reports that. A script may change the folder.
             with suppress(Exception), chdir("."):
                 imports(module)
@@ -371,7 +372,7 @@ def _reached(module: str, file: Path, config: Mapping[str, Any], sources: Source
     source = file.read_bytes()
     named = _imports(source, package)
     if module.partition(".")[0] in sources.own():
-        sources.add_imported(named)
+        sources.add_imported(named.names)
         if any(word in source for word in _IMPORTS_BY_NAME):
             for name in sources.own():
                 yield from sources.modules_below(name)
@@ -386,7 +387,7 @@ def _reached(module: str, file: Path, config: Mapping[str, Any], sources: Source
     for point in PLUG_POINTS:
         if point.module in modules and point.section in config:
             yield from point.chosen(config[point.section])
-            yield from _import_paths(config[point.section], sources.own())
+            yield from _import_paths(config[point.section], sources)
 
 
 def _imports(source: bytes, package: str) -> Imports:
@@ -397,22 +398,25 @@ def _imports(source: bytes, package: str) -> Imports:
         return Imports(names=(), strings=())
 
 
-def _import_paths(value: Any, own: Collection[str]) -> Iterator[str]:
-    """Modules of import paths, `package.module:attribute`, in `value`; of `own` code, with a dot for the colon, too."""
+def _import_paths(value: Any, sources: Sources) -> Iterator[str]:
+    """Modules of import paths, `package.module:attribute`, in `value`, whose packages are added to `sources`.
+
+    Of packages that are there already, a dot may stand for the colon.
+    """
     if isinstance(value, Mapping):
-        for part in value.values():
-            yield from _import_paths(part, own)
-    elif isinstance(value, list | tuple):
+        value = tuple(value.values())
+    if isinstance(value, list | tuple):
         for part in value:
-            yield from _import_paths(part, own)
+            yield from _import_paths(part, sources)
     elif isinstance(value, str):
         module, colon, attribute = value.partition(":")
         names = module.split(".")
         if ":" in attribute or not all(name.isidentifier() for name in names):
             return
         if colon:
+            sources.add_imported([(module, attribute)])
             yield module
-        elif names[0] in own:
+        elif names[0] in sources.own():
             yield from (*_parents(module), module)
 
 
