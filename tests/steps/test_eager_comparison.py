@@ -344,6 +344,21 @@ def test_a_table_of_the_first_size_narrows_no_varying_sizes(model: type[nn.Modul
     compare(model(), torch.randn(1, 10), dynamic_dimensions=[DynamicDimension(dim=1, min=2, max=32)])
 
 
+@pytest.mark.parametrize("memory_format", ["contiguous", "channels_last"])
+def test_dataclasses_of_a_model_that_cannot_be_copied_are_known(memory_format: str) -> None:
+    """torch.export knew them in the forked process only, which had called the model."""
+
+    @dataclass
+    class Pooled:
+        mean: torch.Tensor
+        most: torch.Tensor
+
+    model = Net(lambda y: {"pooled": (Pooled(y.mean((2, 3)), y.amax((2, 3))),)})
+    vars(model)["lock"] = Lock()
+    dynamic = DynamicDimension(dim=2, min=8, max=32, multiple_of=4)
+    compare(model, dynamic_dimensions=[dynamic], memory_format=memory_format)
+
+
 class Hooked(nn.Module):
     """Reads what a hook keeps, which is a closure; the factory has called it once."""
 

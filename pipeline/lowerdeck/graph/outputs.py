@@ -14,9 +14,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils import _pytree as pytree
 
-from lowerdeck.contracts.errors import is_full_memory
-from lowerdeck.graph.model_copies import copied
-
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
@@ -70,20 +67,18 @@ def traced(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...], dynamic_sha
         Exception: whatever torch.export, or the model's own code, raises.
     """
     shapes = dynamic_shapes and _bound(model, dynamic_shapes)
+    if isinstance(model, torch.jit.ScriptModule):  # has no hooks, and torch.export says that it takes none
+        return torch.export.export(model, inputs, dynamic_shapes=shapes)
+    # While it is traced, because no call beside that can be undone for every model.
+    hook = model.register_forward_hook(_register_returned)
     try:
         return torch.export.export(model, inputs, dynamic_shapes=shapes)
-    except Exception as error:  # the user's code, which tracing runs, may raise anything
-        if is_full_memory(error):
-            raise
-        try:
-            returned = copied(model)(*inputs)  # a copy, because a call may change buffers
-        except Exception as raised:  # the error of tracing says more
-            if is_full_memory(raised):
-                raise
-            returned = None
-        if not register_dataclasses(returned):
-            raise
-    return torch.export.export(model, inputs, dynamic_shapes=shapes)
+    finally:
+        hook.remove()
+
+
+def _register_returned(model: torch.nn.Module, inputs: Any, returned: Any) -> None:
+    register_dataclasses(returned)
 
 
 def _bound(model: torch.nn.Module, each: Sequence[Any]) -> tuple[Any, ...]:
@@ -94,13 +89,13 @@ def _bound(model: torch.nn.Module, each: Sequence[Any]) -> tuple[Any, ...]:
         return tuple(each)
 
 
-def register_dataclasses(value: Any) -> bool:
-    """Make torch.export accept the dataclasses in what a model returned; False where there was nothing to do."""
-    is_known = type(value) in pytree.SUPPORTED_NODES or not dataclasses.is_dataclass(value) or isinstance(value, type)
-    if not is_known:
+def register_dataclasses(value: Any) -> None:
+    """Make torch.export accept the dataclasses in what a model returned."""
+    is_instance = dataclasses.is_dataclass(value) and not isinstance(value, type)
+    if is_instance and type(value) not in pytree.SUPPORTED_NODES:
         torch.export.register_dataclass(type(value))
-    items = (_named_items(value) or {}).values() or (value if isinstance(value, (tuple, list)) else ())
-    return sum(map(register_dataclasses, items)) > 0 or not is_known
+    for item in (_named_items(value) or {}).values() or (value if isinstance(value, (tuple, list)) else ()):
+        register_dataclasses(item)
 
 
 def _structure(program: ExportedProgram) -> Any:

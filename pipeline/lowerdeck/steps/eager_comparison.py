@@ -83,8 +83,8 @@ def answers(
     when torch.export traces it. Its buffers stay as they are.
 
     Args:
-        model: In eval mode; called four times, or up to seven times for a split of one call, and copies of it up to
-            three times.
+        model: In eval mode; called four times, or six times where no two calls have the same shapes, and copies
+            of it up to four times.
         split: Samples of it; none are compared where there are none, or where they have another number of inputs.
         input_dtypes: Dtype of every input by name; none where all are float32.
         dynamic_dimensions: Dimensions of varying size. With any, a forked process calls the model, because what a first
@@ -142,6 +142,55 @@ def _another(model: torch.nn.Module, call: _Call) -> _Call:
     return call
 
 
+def _copy(model: torch.nn.Module) -> torch.nn.Module | None:
+    with _failures_aside():  # such as of models with a lock
+        return copied(model)
+    return None
+
+
+@contextmanager
+def _failures_aside() -> Iterator[None]:
+    """Go on behind the block if what it calls of the user's code fails; a full memory says nothing about the model."""
+    try:
+        yield
+    except Exception as error:  # whatever a user's code raises
+        if is_full_memory(error):
+            raise
+
+
+def _in_copies(
+    unused: Sequence[torch.nn.Module | None], calls: Sequence[_Call], returned: _Call
+) -> list[tuple[_Call, _Call]]:
+    """What the first call returns in a copy that nothing has called, and in one after another call.
+
+    Nothing where copies answer as the model does, or cannot, which is said. They are compared with each other, because
+    a hook of the model, if it is a closure, writes into the model, and not into its copies.
+    """
+    later, first = unused
+    if later is not None and first is not None:
+        with _failures_aside():  # a copy may lack what the model has
+            _stream(later, calls[1:])
+            found = _stream(later, calls[:1])[0]
+            return [] if _equal(found, returned) else [(_stream(first, calls[:1])[0], found)]
+    print(
+        "export: warning: the model cannot be copied, or its copy does not answer: it was not checked whether its "
+        "first call decides what later ones return"
+    )
+    return []
+
+
+def _equal(one: _Call, other: _Call) -> bool:
+    return len(one) == len(other) and all(map(_same, one, other))
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors have the same bytes, since NaN is unlike itself."""
+    if torch.equal(one, other):
+        return True
+    flat = (each.flatten().clone(memory_format=torch.contiguous_format) for each in (one, other))
+    return torch.equal(*(each.view(torch.uint8) for each in flat))
+
+
 def check_answers(program: ExportedProgram, expected: Answers) -> None:
     """Check that the program answers as the model does when nothing exports it.
 
@@ -188,55 +237,6 @@ def _explain(program: ExportedProgram, expected: Answers, actual: Sequence[_Call
                 wrong.setdefault(index, f"on {place}, {name} of the program is {share:.3g} % off the model's")
     if wrong:
         _refuse(program, expected, wrong)
-
-
-def _copy(model: torch.nn.Module) -> torch.nn.Module | None:
-    with _failures_aside():  # such as of models with a lock
-        return copied(model)
-    return None
-
-
-@contextmanager
-def _failures_aside() -> Iterator[None]:
-    """Go on behind the block if what it calls of the user's code fails; a full memory says nothing about the model."""
-    try:
-        yield
-    except Exception as error:  # whatever a user's code raises
-        if is_full_memory(error):
-            raise
-
-
-def _in_copies(
-    unused: Sequence[torch.nn.Module | None], calls: Sequence[_Call], returned: _Call
-) -> list[tuple[_Call, _Call]]:
-    """What the first call returns in a copy that nothing has called, and in one after another call.
-
-    None where copies answer as the model does, or cannot, which is said. They are compared with each other, because a
-    hook of the model, if it is a closure, writes into the model, and not into its copies.
-    """
-    later, first = unused
-    if later is not None and first is not None:
-        with _failures_aside():  # a copy may lack what the model has
-            _stream(later, calls[1:])
-            found = _stream(later, calls[:1])[0]
-            return [] if _equal(found, returned) else [(_stream(first, calls[:1])[0], found)]
-    print(
-        "export: warning: the model cannot be copied, or its copy does not answer: it was not checked whether its "
-        "first call decides what later ones return"
-    )
-    return []
-
-
-def _equal(one: _Call, other: _Call) -> bool:
-    return len(one) == len(other) and all(map(_same, one, other))
-
-
-def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors have the same bytes, since NaN is unlike itself."""
-    if torch.equal(one, other):
-        return True
-    flat = (each.flatten().clone(memory_format=torch.contiguous_format) for each in (one, other))
-    return torch.equal(*(each.view(torch.uint8) for each in flat))
 
 
 def _refuse(program: ExportedProgram, expected: Answers, wrong: Mapping[int, str]) -> None:
