@@ -274,12 +274,16 @@ def test_data_without_end_is_refused_before_it_is_read(tmp_path: Path) -> None:
 
 
 OUTSIDE = """
+import sys
 from pathlib import Path
 from lowerdeck.sweeps import engine, point
 
-prepared = engine.prepare(Path.cwd(), ["quantization=int8"], None)
-((values, _),) = point.shared_for(Path.cwd(), prepared.folder.path).configured.values()
-print(values["build/config.yaml"]["model"]["fingerprint"])
+table, *contents = sys.argv[1:]
+for content in contents:
+    Path(table).write_text(content)
+    prepared = engine.prepare(Path.cwd(), ["quantization=int8"], None)
+    ((values, _),) = point.shared_for(Path.cwd(), prepared.folder.path).configured.values()
+    print(values["build/config.yaml"]["model"]["fingerprint"])
 """
 
 
@@ -303,14 +307,14 @@ def test_a_sweep_notices_changed_files_outside_of_the_project(
     )  # fmt: skip
     pipeline = project.root / "dvc.yaml"
     found = []
-    for content in ("unwatched", "not watched", "watched"):
-        table.write_text(content)
-        if content == "watched":
+    table.touch()
+    for contents in (["unwatched"], ["not watched", "not watched by a notebook"], ["watched"]):
+        if contents == ["watched"]:
             pipeline.write_text(pipeline.read_text().replace("      - conf\n", f"      - conf\n      - {table}\n", 1))
-        done = project.run(sys.executable, "-c", OUTSIDE)
+        done = project.run(sys.executable, "-c", OUTSIDE, str(table), *contents)
         assert done.returncode == 0, tail(done.stderr)
-        found.append(done.stdout.split()[-1])
-    assert len(set(found)) == 3
+        found += done.stdout.split()[-len(contents) :]
+    assert len(set(found)) == 4
 
 
 def test_a_sweep_with_another_release_of_an_installed_model_is_another_one(

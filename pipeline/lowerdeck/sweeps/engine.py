@@ -271,6 +271,7 @@ def _prepare_points(project: Path, folder: Folder, given: Sequence[str]) -> Prep
     search.check_has_objectives(sweep)
     overrides = [*sweep.swept, *_without_hydras(given)]
     points = arguments.sample_points(overrides) if sweep.searches else arguments.points(overrides)
+    shared_for.cache_clear()  # in a notebook, code beside the workspace may have changed since the same sweep before
     shared = shared_for(project.absolute(), folder.path.absolute())
     refused: dict[int, ConfigurationError] = {}
     for number, overrides in enumerate(points):
