@@ -118,3 +118,32 @@ def test_an_edit_leaves_parts_alone_that_do_not_depend_on_it(tmp_path: Path, mon
     with in_workspace(tmp_path):
         part = importlib.import_module("notebook_part")
         assert (part.width, part.notebook_library) == (1000, first.notebook_library)
+
+
+def _write(folder: Path, files: dict[str, str]) -> None:
+    for file, content in files.items():
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_text(content)
+
+
+def test_a_script_in_one_workspace_builds_another_one_by_its_own_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python puts the folder of a script on the path, and its parts were found before those of the workspace."""
+    for name in ("script", "built"):
+        _write(tmp_path / name, {"params.yaml": "", "notebook_found/part.py": f"place = {name!r}"})
+    monkeypatch.syspath_prepend(tmp_path / "script")
+    with in_workspace(tmp_path / "built"):
+        assert importlib.import_module("notebook_found.part").place == "built"
+
+
+def test_names_on_the_path_that_are_no_folders_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`pip install -e` of a package without __init__.py installs a hook for such a name, which was made a path."""
+    hook = "__editable__.notebook-1.0.finder.__path_hook__"
+    text = "import sys\nsys.path.append('__editable__.parts.__path_hook__')\n"
+    _write(tmp_path, {"params.yaml": "", "notebook_hooks.py": text})
+    monkeypatch.syspath_prepend(hook)
+    for _ in range(2):
+        with in_workspace(tmp_path):
+            importlib.import_module("notebook_hooks")
+            assert {hook, "__editable__.parts.__path_hook__"} <= set(sys.path)

@@ -33,7 +33,7 @@ def in_workspace(workspace: Path | str) -> Iterator[None]:
     Modules of other workspaces, and the user's own where a file of theirs was changed, are imported again meanwhile.
     """
     found = list(sys.path)
-    kept = [entry and os.path.abspath(entry) for entry in found]  # noqa: PTH100  links stay
+    kept = [entry and _absolute(entry, Path.cwd()) for entry in found]
     with chdir(workspace):
         here = Path.cwd()
         hidden: dict[str, ModuleType] = {}
@@ -42,7 +42,7 @@ def in_workspace(workspace: Path | str) -> Iterator[None]:
             for name in modules:
                 del sys.modules[name]
         first, last = _ADDED.get(here, ((), ()))
-        sys.path[:] = [*first, *kept, str(here), *last]
+        sys.path[:] = [*first, str(here), *kept, *last]  # a script in another workspace has put that one in front
         _forget_relative_places()
         try:
             yield
@@ -65,11 +65,17 @@ def _added(known: set[str], here: Path) -> tuple[Sequence[str], Sequence[str]]:
     """The entries of `sys.path` beside the `known` ones, absolute: those in front of them, and the others."""
     first = list(takewhile(lambda entry: entry not in known, sys.path))
     last = [entry for entry in sys.path[len(first) :] if entry not in known]
-    return _absolute(first, here), _absolute(last, here)
+    return _all_absolute(first, here), _all_absolute(last, here)
 
 
-def _absolute(entries: Sequence[str], here: Path) -> list[str]:
-    return list(dict.fromkeys(str(here / entry) for entry in entries))
+def _all_absolute(entries: Sequence[str], here: Path) -> list[str]:
+    return list(dict.fromkeys(_absolute(entry, here) for entry in entries))
+
+
+def _absolute(entry: str, here: Path) -> str:
+    """An entry of `sys.path` that is a file or folder in `here`, absolute; others are names for hooks of installers."""
+    place = str(here / entry)
+    return place if os.path.exists(place) else entry  # noqa: PTH110  one that may not be read is none
 
 
 def _outdated(here: Path) -> dict[str, ModuleType]:
