@@ -11,6 +11,7 @@ from types import ModuleType
 
 import pytest
 
+from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.notebook.modules import in_workspace
 
 
@@ -147,3 +148,66 @@ def test_names_on_the_path_that_are_no_folders_stay(tmp_path: Path, monkeypatch:
         with in_workspace(tmp_path):
             importlib.import_module("notebook_hooks")
             assert {hook, "__editable__.parts.__path_hook__"} <= set(sys.path)
+
+
+def test_parts_that_compute_the_names_of_their_imports_depend_on_every_edit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They kept the values of the module that was edited; a library elsewhere that imports so is imported once."""
+    by_name = "import importlib\nwidth = importlib.import_module('notebook_' + 'sizes').width"
+    monkeypatch.syspath_prepend(tmp_path / "lib")
+    _write(tmp_path / "lib", {"notebook_sizes.py": "width = 1", "notebook_library.py": "import importlib"})
+    _write(tmp_path / "ws", {"params.yaml": "", "notebook_part.py": by_name})
+    time.sleep(0.1)  # the clock of files is behind
+    with in_workspace(tmp_path / "ws"):
+        importlib.import_module("notebook_part")
+    library = importlib.import_module("notebook_library")
+    (tmp_path / "lib" / "notebook_sizes.py").write_text("width = 1000")
+    with in_workspace(tmp_path / "ws"):
+        assert importlib.import_module("notebook_part").width == 1000
+        assert importlib.import_module("notebook_library") is library
+
+
+def test_parts_that_can_be_imported_once_say_so_after_an_edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a library says about a second registration does not say that the kernel is to be restarted."""
+    register = (
+        "def register():\n    if seen:\n        raise ValueError('resolver exists')\n    seen.append(1)\nseen = []"
+    )
+    monkeypatch.syspath_prepend(tmp_path / "lib")
+    _write(tmp_path / "lib", {"notebook_registry.py": register})
+    _write(tmp_path / "ws", {"params.yaml": "", "notebook_part.py": "import notebook_registry as r\nr.register()"})
+    time.sleep(0.1)  # the clock of files is behind
+    with in_workspace(tmp_path / "ws"):
+        importlib.import_module("notebook_part")
+    with in_workspace(tmp_path / "ws"):
+        importlib.import_module("notebook_part")
+    (tmp_path / "ws" / "notebook_part.py").write_text("import notebook_registry as r\nr.register()  # edited")
+    with (
+        pytest.raises(LowerdeckError, match=r"notebook_part .*ValueError: resolver exists.*restart the kernel"),
+        in_workspace(tmp_path / "ws"),
+    ):
+        importlib.import_module("notebook_part")
+    with pytest.raises(ValueError, match="of the build"), in_workspace(tmp_path / "ws"):
+        raise ValueError("of the build")
+
+
+@pytest.mark.parametrize("links", ["dangling", "to each other"])
+def test_links_in_a_package_are_no_edits(tmp_path: Path, links: str) -> None:
+    """A link to nothing counted as a removed file; folders linked to each other ended builds that do not use them."""
+    _write(tmp_path, {"params.yaml": "", "notebook_links/__init__.py": ""})
+    if links == "dangling":
+        (tmp_path / "notebook_links" / "latest").symlink_to(tmp_path / "nothing")
+    else:
+        folders = [tmp_path / "notebook_links" / f"folder{number}" for number in range(10)]
+        for folder in folders:
+            folder.mkdir()
+        for folder in folders:
+            for other in folders:
+                (folder / f"to_{other.name}").symlink_to(other)
+    time.sleep(0.1)  # the clock of files is behind
+    with in_workspace(tmp_path):
+        first = importlib.import_module("notebook_links")
+    for _ in range(2):
+        sys.modules["notebook_links"] = first  # as a notebook that has imported it
+        with in_workspace(tmp_path):
+            assert importlib.import_module("notebook_links") is first

@@ -30,7 +30,7 @@ PACKAGE = "lowerdeck"
 STAGES = "stages"
 _MOST_NAMED = 5
 """Files and folders outside of those that DVC watches that are named one by one."""
-_IMPORTS_BY_NAME = (b"importlib", b"pkgutil", b"__import__", b"hydra", b"pydoc", b"runpy")
+IMPORTS_BY_NAME = (b"importlib", b"pkgutil", b"__import__", b"hydra", b"pydoc", b"runpy")
 """Words in the source of a module that may import others by a name that it computes."""
 _EXTENDS_PATH = (b"sys.path", b"from sys import", b"addsitedir")
 """Words in the source of a module that may make Python find others elsewhere."""
@@ -373,7 +373,7 @@ def _reached(module: str, file: Path, config: Mapping[str, Any], sources: Source
     named = _imports(source, package)
     if module.partition(".")[0] in sources.own():
         sources.add_imported(named.names)
-        if any(word in source for word in _IMPORTS_BY_NAME):
+        if any(word in source for word in IMPORTS_BY_NAME):
             for name in sources.own():
                 yield from sources.modules_below(name)
     # A name imported from a package is often a module, which is then reached instead of the package.

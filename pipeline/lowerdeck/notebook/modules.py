@@ -6,13 +6,15 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import chdir, contextmanager, suppress
 from itertools import chain, takewhile
 from pathlib import Path
+from traceback import walk_tb
 from types import ModuleType
 
-from lowerdeck.fingerprints.closures import TOOLS, files_of_package
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.fingerprints.closures import IMPORTS_BY_NAME, TOOLS, files_of_package
 from lowerdeck.fingerprints.imports import imports_of
 from lowerdeck.registry.components import is_installed
 from lowerdeck.workspace.contents import PARAMS
@@ -31,6 +33,9 @@ def in_workspace(workspace: Path | str) -> Iterator[None]:
     """Make it the current folder, from which plugins/ is imported, too, as by the command.
 
     Modules of other workspaces, and the user's own where a file of theirs was changed, are imported again meanwhile.
+
+    Raises:
+        LowerdeckError: one of these failed when it was imported again.
     """
     found = list(sys.path)
     kept = [entry and _absolute(entry, Path.cwd()) for entry in found]
@@ -46,6 +51,9 @@ def in_workspace(workspace: Path | str) -> Iterator[None]:
         _forget_relative_places()
         try:
             yield
+        except Exception as error:
+            _raise_if_imported_again(error, hidden)
+            raise
         finally:
             _ADDED[here] = _added({*kept, str(here)}, here)
             sys.path[:] = found
@@ -53,6 +61,18 @@ def in_workspace(workspace: Path | str) -> Iterator[None]:
                 del sys.modules[name]
             sys.modules.update(hidden)
             _forget_relative_places()
+
+
+def _raise_if_imported_again(error: Exception, hidden: Collection[str]) -> None:
+    """Say what to do if a module failed that worked before: it may register something, which libraries allow once."""
+    frames = [frame for frame, _ in walk_tb(error.__traceback__) if frame.f_code.co_name == "<module>"]
+    names = {name.partition(".")[0] for name in hidden}
+    failed = [name for frame in frames if (name := frame.f_globals.get("__name__", "")).partition(".")[0] in names]
+    if failed and not isinstance(error, LowerdeckError):
+        raise LowerdeckError(
+            f"{failed[-1]} was imported again, because a file was changed or another workspace has a module of that"
+            f" name, and failed: {type(error).__name__}: {error}; if it can be imported only once, restart the kernel"
+        ) from error
 
 
 def _forget_relative_places() -> None:
@@ -92,7 +112,7 @@ def _outdated(here: Path) -> dict[str, ModuleType]:
     further = outdated
     while further:
         others = packages.keys() - outdated
-        further = {name for name in others if not further.isdisjoint(_imported_by(packages[name]))}
+        further = {name for name in others if not further.isdisjoint(_imported_by(packages[name], packages, here))}
         outdated |= further
     _ENTERED[here] = entered, outdated
     return _modules(outdated)
@@ -109,27 +129,38 @@ def _own_packages() -> dict[str, list[ModuleType]]:
     return {name: modules for name, modules in packages.items() if is_own[name]}
 
 
-def _imported_by(modules: Iterable[ModuleType]) -> Iterator[str]:
-    """The top-level packages that modules import."""
+def _imported_by(modules: Iterable[ModuleType], packages: Iterable[str], here: Path) -> Iterator[str]:
+    """The top-level packages that modules import: any of `packages` if modules in `here` compute names of imports.
+
+    Libraries elsewhere often do so, but hardly when they are imported, and what they register is registered once.
+    """
     for module in modules:
         with suppress(OSError, SyntaxError, ValueError):  # then it was changed itself
             file = _file(module)
-            found = imports_of(file.read_bytes(), "") if file is not None and file.suffix == ".py" else None
-            yield from (name.partition(".")[0] for name, _ in (found.names if found is not None else ()))
+            if file is not None and file.suffix == ".py":
+                source = file.read_bytes()
+                yield from (name.partition(".")[0] for name, _ in imports_of(source, "").names)
+                if file.is_relative_to(here) and any(word in source for word in IMPORTS_BY_NAME):
+                    yield from packages
 
 
 def _changed_s(modules: Sequence[ModuleType]) -> float:
     """When a file of `modules`, or another one of their package, was written or removed last; see `_written_s`."""
     package = min(modules, key=lambda module: module.__name__.count("."))
     folders: Iterable[str] = getattr(package, "__path__", ())
-    files = chain(filter(None, map(_file, modules)), *(files_of_package(Path(folder)) for folder in folders))
+    files = chain(filter(None, map(_file, modules)), *map(_files_below, folders))
     return max(map(_written_s, files), default=0)
+
+
+def _files_below(folder: str) -> Iterator[Path]:
+    with suppress(LowerdeckError):  # too many links, which a build that uses the package says
+        yield from files_of_package(Path(folder))
 
 
 def _written_s(file: Path) -> float:
     """When a file was written or put in its place; infinite if it was removed from its folder."""
     try:
-        status = file.stat()
+        status = file.stat() if file.exists() else file.lstat()  # a link to nothing
     except OSError:
         return math.inf if file.parent.is_dir() else 0  # in an archive
     return max(status.st_mtime, status.st_ctime)
