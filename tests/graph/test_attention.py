@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
@@ -95,6 +97,40 @@ def test_every_target_computes_a_mask_that_is_an_input(target: str) -> None:
     """Where nothing is left, Arm's passes gave the mean of all values."""
     verdict, detail = lowered(Padded().eval(), padded(14), create(target))
     assert verdict == "right", detail
+
+
+LATER = torch.ones(6, 6).triu(1).bool()
+OF_NUMBERS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "filled": lambda mask: torch.zeros_like(mask, dtype=torch.float).masked_fill_(mask, -torch.inf),
+    "moved": lambda mask: (
+        torch.zeros(6, 6).masked_fill(mask.t(), -torch.inf).view(6, 2, 3).reshape(6, 6).transpose(0, 1).float()
+    ),
+    "two": lambda mask: (
+        torch.zeros(1, 6).masked_fill(mask[:1], -torch.inf) + torch.zeros(6, 6).masked_fill(LATER, -torch.inf)
+    ),
+    "bias": lambda mask: torch.zeros(6, 6).masked_fill(mask, -1e9),
+    "sum": lambda mask: torch.zeros(6, 6).masked_fill(mask, -torch.inf) + mask,
+    "filled bias": lambda mask: torch.ones(6, 6).triu(1).masked_fill(mask, -torch.inf),
+    "number": lambda mask: mask.to(torch.float),
+}
+
+
+@pytest.mark.parametrize("name", OF_NUMBERS)
+def test_a_mask_of_numbers_that_is_filled_in_is_one_of_booleans(name: str) -> None:
+    """As in torch.nn.MultiheadAttention without weights. Others stay: minus infinity is all that they may say alike."""
+
+    class Masked(nn.Module):
+        def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            return F.scaled_dot_product_attention(x, x, x, attn_mask=OF_NUMBERS[name](mask))
+
+    mask = torch.rand(6, 6, generator=torch.Generator().manual_seed(0)) > 0.6
+    mask[2] = True
+    program = export(Masked(), [SHAPE, [6, 6]], input_dtypes=["float32", "bool"])
+    stays = "aten.scaled_dot_product_attention.default" in {str(node.target) for node in program.graph.nodes}
+    assert stays == (name in ("bias", "sum", "filled bias", "number"))
+    for given in (mask, torch.zeros_like(mask)):
+        values = torch.randn(SHAPE)
+        torch.testing.assert_close(program.module()(values, given), Masked()(values, given))
 
 
 def test_a_row_of_a_constant_mask_may_leave_nothing() -> None:

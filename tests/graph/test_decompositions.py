@@ -35,6 +35,7 @@ FUNCTIONS: dict[str, _Function] = {
     "local_response_norm of vectors": lambda y, w: F.local_response_norm(y[:, :, 0], 3),
     "pooling of channels": lambda y, w: F.avg_pool3d(y[None], (3, 1, 1), 1),
     "addbmm": lambda y, w: torch.addbmm(y[0, 0], y[0], y[0].mT, beta=0.5),
+    "baddbmm": lambda y, w: torch.baddbmm(w, y[0], y[0].mT[..., :8], beta=2, alpha=0.5),
     "addmv": lambda y, w: torch.addmv(w[0], w, y[0, 0, 0]),
     "bilinear": lambda y, w: F.bilinear(y, y, w.view(1, 8, 8).expand(2, 8, 8), w[0, :2]),
     "erfc": lambda y, w: torch.erfc(y),

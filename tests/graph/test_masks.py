@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from lowerdeck.contracts.backends import DynamicDimension
 from lowerdeck.graph.masked_scores import MASKED
 from lowerdeck.steps.export import export
 
@@ -217,6 +218,91 @@ def test_numbers_that_are_no_masks_and_scores_that_are_no_numbers_have_their_wei
 
     for sample in samples():
         torch.testing.assert_close(export(Weighted(), [SHAPE]).module()(*sample), Weighted()(*sample))
+
+
+def _assigned(scores: torch.Tensor, pad: torch.Tensor) -> torch.Tensor:
+    scores[pad.expand(8, 8)[None]] = -torch.inf
+    return scores
+
+
+def _rows_assigned(scores: torch.Tensor, pad: torch.Tensor) -> torch.Tensor:
+    scores = scores.transpose(0, 2).contiguous()  # [keys x queries x 1]
+    scores[pad] = -torch.inf
+    return scores.transpose(0, 2)
+
+
+def _filled(scores: torch.Tensor, pad: torch.Tensor) -> torch.Tensor:
+    scores.masked_fill_(pad, -torch.inf)
+    return scores
+
+
+IN_PLACE: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "filled": _filled,
+    "assigned": _assigned,
+    "rows assigned": _rows_assigned,
+    "mask filled": lambda scores, pad: scores + torch.zeros_like(pad, dtype=torch.float).masked_fill_(pad, -torch.inf),
+    "added": lambda scores, pad: scores.add_(torch.zeros(8).masked_fill(pad, -torch.inf)),
+    "in a product": lambda scores, pad: torch.baddbmm(
+        torch.zeros(1, 8, 8).masked_fill_(pad, -torch.inf), scores, torch.eye(8)[None], alpha=0.5
+    ),
+    "joined": lambda scores, pad: scores.masked_fill((pad | (scores > 1e9)).logical_or_(LATER), -torch.inf),
+}
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_masks_that_are_made_in_place_are_bounded(name: str) -> None:
+    """They stayed infinite: calibrate ended in an exception, or Arm's passes put -256 in their place."""
+
+    class Padded(nn.Module):
+        def forward(self, x: torch.Tensor, length: torch.Tensor) -> torch.Tensor:
+            return IN_PLACE[name](x @ x.mT, torch.arange(8) >= length).softmax(-1)
+
+    program = export(Padded(), [SHAPE, [1]], input_dtypes=["float32", "int64"])
+    assert any(MASKED in node.args for node in program.graph.nodes)
+    assert not any(-torch.inf in node.args for node in program.graph.nodes)
+    for length in (3, 8):
+        given = (samples()[0][0], torch.tensor([length]))
+        torch.testing.assert_close(program.module()(*given), Padded()(*given))
+
+
+def test_a_padding_of_sequences_that_vary_is_bounded() -> None:
+    class Padded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.attention = nn.MultiheadAttention(16, 4, batch_first=True)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor
+            found, _ = self.attention(x, x, x, key_padding_mask=x.abs().sum(-1) < 5)
+            return found
+
+    network = Padded().eval()
+    program = export(network, [SHAPE], (DynamicDimension(dim=1, min=2, max=16),))
+    assert any(MASKED in node.args for node in program.graph.nodes)
+    for length in (3, 15):
+        x = torch.randn(1, length, 16)
+        x[:, 1] *= 0.1
+        torch.testing.assert_close(program.module()(x), network(x))
+
+
+def test_numbers_that_are_assigned_where_a_mask_says_are_filled_in() -> None:
+    """Other assignments stay: of tensors, at indices, and added ones."""
+
+    class Assigning(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            x, y, z = x + 1, x + 2, x + 3
+            x[x < 0] = 3
+            y[torch.tensor([0]), torch.tensor([1, 2])] = 4
+            z = z.index_put((z > 0,), torch.tensor(2.0), accumulate=True)
+            return x, y, z
+
+    program = export(Assigning(), [SHAPE])
+    targets = [node.target for node in program.graph.nodes]
+    assert targets.count(torch.ops.aten.masked_fill.Scalar) == 1
+    assert targets.count(torch.ops.aten.index_put.default) == 2
+    for sample in samples():
+        torch.testing.assert_close(program.module()(*sample), Assigning()(*sample))
 
 
 def test_writes_beside_a_mask_stay() -> None:

@@ -21,12 +21,12 @@ _Tensor = torch.Tensor
 def decompose_rare_operators(program: ExportedProgram) -> None:
     """Decompose them in an ATen program, where their definition is short; `rename_outputs` comes next.
 
-    One whose sizes vary stays: what it is decomposed into would depend on them.
+    One whose sizes vary stays, as what it is decomposed into would depend on them; that of baddbmm does not.
     """
     signature = program.graph_signature
     constant = {*signature.inputs_to_parameters, *signature.inputs_to_buffers} - {*signature.buffers_to_mutate.values()}
     for node in list(program.graph.nodes):
-        if node.op != "call_function" or not _is_static(node):
+        if node.op != "call_function" or not (_is_static(node) or node.target == _aten.baddbmm.default):
             continue
         if node.target == _aten.take_along_dim.default and (len(node.args) < 3 or node.args[2] is None):
             continue  # its elements in a row, which a view of channels-last memory is not
@@ -130,6 +130,11 @@ def _addbmm(x: _Tensor, left: _Tensor, right: _Tensor, *, beta: float = 1, alpha
     return _weighted(x, beta) + _weighted((left @ right).sum(0), alpha)
 
 
+def _baddbmm(x: _Tensor, left: _Tensor, right: _Tensor, *, beta: float = 1, alpha: float = 1) -> _Tensor:
+    """Of masks and scores, e.g. in torch.nn.MultiheadAttention; no quantizer knows it."""
+    return _weighted(x, beta) + _weighted(torch.bmm(left, right), alpha)
+
+
 def _addmv(x: _Tensor, matrix: _Tensor, vector: _Tensor, *, beta: float = 1, alpha: float = 1) -> _Tensor:
     return _weighted(x, beta) + _weighted((matrix @ vector[:, None])[:, 0], alpha)
 
@@ -205,6 +210,7 @@ _DEFINITIONS: dict[object, Callable[..., _Tensor]] = {
     _aten.__rshift__.Tensor: torch.bitwise_right_shift,
     _aten.addbmm.default: _addbmm,
     _aten.addmv.default: _addmv,
+    _aten.baddbmm.default: _baddbmm,
     _aten.bilinear.default: _bilinear,
     _aten.erfc.default: lambda x: 1 - torch.erf(x),
     _aten.exp2.default: lambda x: torch.pow(2.0, x),

@@ -26,14 +26,7 @@ Form = tuple[Any, ...]
 """An operator on an image, and its arguments after the image."""
 _BATCH_NORM = (*("weight", "bias", "running_mean", "running_var", "training", "momentum", "eps", "cudnn_enabled"),)
 _ELEMENTWISE = (
-    *(
-        _aten.hardswish.default,
-        _aten.hardswish_.default,
-        _aten.relu6.default,
-        _aten.relu6_.default,
-        _aten.mish_.default,
-    ),
-    *(_aten.prelu.default, _aten.threshold_.default, _aten.log_sigmoid.default, _aten.to.dtype),
+    *(_aten.hardswish.default, _aten.relu6.default, _aten.prelu.default, _aten.log_sigmoid.default, _aten.to.dtype),
 )
 """Operators on single elements that PyTorch does not mark as such."""
 

@@ -17,6 +17,7 @@ from torch.export.graph_signature import InputKind
 from torch.fx.node import map_arg
 
 from lowerdeck.graph.masked_scores import HANDING_ON, MASKED, OPERANDS, packet_of
+from lowerdeck.graph.retracing import replace_by
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -31,6 +32,24 @@ MAY_BE_INFINITE = (
     *(_aten.exp, _aten.exp2, _aten.expm1),
 )
 """Operators that models mask because of what they make of some places, such as distances of 0."""
+
+
+def fill_assigned(program: ExportedProgram) -> None:
+    """Let `scores[mask] = number` in an ATen program fill the number in; `rename_outputs` comes next."""
+    values = constants(program)
+    for node in program.graph.find_nodes(op="call_function", target=_aten.index_put.default):
+        _, indices, value = node.args[:3]
+        is_added = (*node.args[3:], *node.kwargs.values()) == (True,)
+        if len(indices) == 1 and indices[0].meta["val"].dtype == torch.bool and value in values and not is_added:
+            number = values[value]()
+            if number.numel() == 1:
+                replace_by(node, partial(_filled, number=number.item()))
+
+
+def _filled(x: torch.Tensor, indices: Sequence[torch.Tensor], *_: Any, number: float) -> torch.Tensor:
+    """A mask of rows is one of their elements."""
+    (mask,) = indices
+    return x.masked_fill(mask[(..., *[None] * (x.ndim - mask.ndim))], number)
 
 
 def bound_masks(program: ExportedProgram) -> None:
@@ -101,13 +120,11 @@ def constants(program: ExportedProgram, *, may_be_trained: bool = False) -> dict
             found[node] = partial(_stored, program, target)
         elif _is_function(node) and found.keys() >= set(node.all_input_nodes):
             found[node] = cache(partial(_computed, node, found))
-        elif _is_mutable(node) and _fills_its_own(node):
-            found.pop(node.args[0], None)
     return found
 
 
 def _is_function(node: Node) -> bool:
-    """Whether it calls an operator that returns tensors, always the same, and writes to none that others read."""
+    """Whether it calls an operator that returns tensors, always the same, and writes to none."""
     results = node.meta.get("val")
     if not all(
         isinstance(each, torch.Tensor) for each in (results if isinstance(results, (tuple, list)) else [results])
@@ -115,24 +132,13 @@ def _is_function(node: Node) -> bool:
         return False
     if node.target is operator.getitem:
         return True
-    if not isinstance(node.target, torch._ops.OpOverload):
+    if not isinstance(node.target, torch._ops.OpOverload) or _is_mutable(node):
         return False
-    if _is_mutable(node):
-        return _fills_its_own(node)
     return torch.Tag.nondeterministic_seeded not in node.target.tags
 
 
 def _is_mutable(node: Node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
-
-
-def _fills_its_own(node: Node) -> bool:
-    """Whether it writes to a new tensor that nothing else reads, as torch.nn.MultiheadAttention fills in masks."""
-    made = node.args[0] if node.args else None
-    if not isinstance(made, torch.fx.Node) or not isinstance(made.target, torch._ops.OpOverload):
-        return False
-    is_in_place = node.target._schema.name.endswith("_")  # type: ignore[union-attr]
-    return is_in_place and not _shares_memory(made) and len(made.users) == 1
 
 
 def _shares_memory(node: Node) -> bool:
@@ -144,7 +150,7 @@ def _written(graph: torch.fx.Graph) -> set[Node]:
     """The nodes whose values another one writes to, also through views of them, such as state and `mask[0] = 0`."""
     found: set[Node] = set()
     for node in graph.nodes:
-        if not _is_mutable(node) or _fills_its_own(node):
+        if not _is_mutable(node):
             continue
         waiting = list(node.all_input_nodes)
         while waiting:

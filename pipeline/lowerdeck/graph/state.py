@@ -114,8 +114,7 @@ def without_hidden_writes(program: ExportedProgram) -> ExportedProgram:
     """`program` with an output for every buffer that it writes in place, and no other write that a view hides.
 
     Nor has it parts of their own for what forward computes in `with torch.autocast(...)` or `torch.enable_grad()`,
-    which quantizers do not look into. It is `program` itself where it has none of these: an in-place activation whose
-    own result alone is read stays.
+    which quantizers do not look into. It is `program` itself where it has none of these.
 
     Raises:
         LowerdeckError: PyTorch cannot take an operator out of a block of torch.autocast.
@@ -152,31 +151,34 @@ def _disable_gradients(program: ExportedProgram) -> None:
             part.recompile()
 
 
-def keep_inputs(program: ExportedProgram) -> None:
-    """Let an ATen program write into copies of inputs, which whoever executes it still needs.
+def write_new_tensors(program: ExportedProgram) -> None:
+    """Replace operators of an ATen program that write in place by those that make a new tensor, which is read instead.
 
-    An operator that writes an input that nothing else reads is replaced by the one that makes a new tensor.
+    Quantizers and what looks for masks know few of them, and find nothing of those whose own result nobody reads. An
+    input whose memory is also read by another name is copied before: whoever executes the program still needs it.
+    Others of the kind, writes into stored tensors and those that keep another dtype stay.
     """
     names, nodes = set(program.graph_signature.user_inputs), list(program.graph.nodes)
-    inputs, memory = [node for node in nodes if node.name in names], _memory(program.graph)
-    last = program.graph.find_nodes(op="placeholder")[-1]
+    placeholders, memory = program.graph.find_nodes(op="placeholder"), _memory(program.graph)
+    stored = {node for node in placeholders if node.name not in names}
     for number, node in enumerate(nodes):
-        written = set().union(*(memory[write.source] for write in _writes(node)))
-        given = [each for each in inputs if each in written]
-        if not given:
+        sources = [write.source for write in _writes(node)]
+        written = set().union(*(memory[each] for each in sources))
+        if not written:
             continue
-        later, functional = set(nodes[number + 1 :]), _functional(node)
-        if functional is None or any(
-            user in later for other in nodes[:number] if memory[other] & written for user in other.users
-        ):
-            for each in given:
-                _copy(each, last)
-        else:
+        given = [each for each in placeholders if each in written - stored]
+        later, functional = set(nodes[number + 1 :]), None if written & stored else _functional(node)
+        others = (each for each in nodes[:number] if each not in sources and memory[each] & written)
+        if functional is not None and not any(user in later for other in others for user in other.users):
+            sources[0].replace_all_uses_with(node, delete_user_cb=later.__contains__)
             node.target = functional
+        else:
+            for each in given:
+                _copy(each, placeholders[-1])
         for each in given:  # what is computed from now on is in another tensor
             value = each.meta["val"]
             each.meta["val"] = value.new_empty_strided(value.shape, value.stride())
-        memory = _memory(program.graph)
+        memory = _memory(program.graph) if given else memory
     program.graph_module.recompile()
 
 

@@ -26,13 +26,19 @@ from lowerdeck.graph.export_checks import (
     check_writes,
 )
 from lowerdeck.graph.masked_extrema import fill_with_extrema
-from lowerdeck.graph.masks import bound_masks
+from lowerdeck.graph.masks import bound_masks, fill_assigned
 from lowerdeck.graph.paired_results import separate_pairs
 from lowerdeck.graph.recurrent_layers import RecurrentAsLinear
 from lowerdeck.graph.same_padding import pad_even_kernels
 from lowerdeck.graph.sequences import sequences_as_images
 from lowerdeck.graph.sorting import sort_by_topk
-from lowerdeck.graph.state import drop_unread_writes, keep_inputs, name_views, store_buffers, without_hidden_writes
+from lowerdeck.graph.state import (
+    drop_unread_writes,
+    name_views,
+    store_buffers,
+    without_hidden_writes,
+    write_new_tensors,
+)
 from lowerdeck.graph.volumes import volumes_as_images
 
 if TYPE_CHECKING:
@@ -81,7 +87,7 @@ def trace(
     traced = outputs.with_plain_containers(traced)
     store_buffers(traced)
     average_slopes(traced)
-    keep_inputs(traced)
+    write_new_tensors(traced)
     traced = without_hidden_writes(traced)
     drop_assertions(traced)
     if as_images:
@@ -94,6 +100,7 @@ def trace(
     einsum_as_products(traced)
     decompose_rare_operators(traced)
     numbers_as_tensors(traced)
+    fill_assigned(traced)
     fill_with_extrema(traced)
     sort_by_topk(traced)
     separate_pairs(traced)

@@ -29,7 +29,7 @@ from lowerdeck.quantization.observers import BACKEND_DEFAULT, observed_by
 if TYPE_CHECKING:
     from torch.fx import Graph, GraphModule, Node
 
-_FOLLOWERS = ("aten.batch_norm.", "aten.relu.", "aten.relu_.", "aten.hardtanh.", "aten.hardtanh_.")
+_FOLLOWERS = ("aten.batch_norm.", "aten.relu.", "aten.hardtanh.")
 """Operators that backends fuse with their predecessor."""
 
 

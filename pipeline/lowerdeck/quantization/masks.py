@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torchao.quantization.pt2e import FakeQuantizeBase, ObserverBase
 
-from lowerdeck.graph.masked_scores import IS_MASKED, behind_masks
+from lowerdeck.graph.masked_scores import IS_MASKED, MASKED, behind_masks
 from lowerdeck.quantization.ranges import constant_values, constants, observer_nodes
 
 if TYPE_CHECKING:
-    from torch.fx import GraphModule
+    from torch.fx import GraphModule, Node
 
 _LEVELS = 256
 """Of a softmax with 8 bits: weights below half of a level are zero."""
@@ -23,7 +23,8 @@ _Observe = Callable[[torch.Tensor], Any]
 def narrow_masked_ranges(prepared: GraphModule) -> None:
     """Let observers behind masks see the scores, and what is masked just so far below that its weights are zero.
 
-    A mask that is added has to reach from the largest score to below the smallest, which the observers of scores know.
+    A mask that is added, and what it is computed of, has to reach from the largest score to below the smallest, which
+    the observers of scores know.
 
     Args:
         prepared: A prepared model, before calibration; observers of quantization-aware training stay as they are.
@@ -40,14 +41,16 @@ def narrow_masked_ranges(prepared: GraphModule) -> None:
     seen_by: dict[Any, list[_Observe]] = {observers[node]: [] for node in observers if node in behind}
     values, masks = constant_values(prepared), set[Any]()
     for node in [each for each in prepared.graph.nodes if each in behind and each not in observers]:
-        constant = [observers[each] for each in node.all_input_nodes if each in behind & fixed & observers.keys()]
-        scores = [observers[each] for each in node.all_input_nodes if each in observers.keys() - fixed]
-        if not constant or not scores or constant[0] is scores[0]:
-            continue
-        mask = next(each for each in node.all_input_nodes if observers.get(each) is constant[0])
-        fill = _fill(values[mask], constant[0].forward, is_added=node.target == torch.ops.aten.add.Tensor)
-        seen_by.setdefault(scores[0], []).append(fill)
-        masks.add(constant[0])
+        is_added = node.target == torch.ops.aten.add.Tensor
+        operands = [each for each in node.all_input_nodes if each in observers]
+        for mask in [each for each in operands if each in behind]:
+            scores = [observers[each] for each in operands if each not in fixed and observers[each] != observers[mask]]
+            if mask in fixed and scores:
+                seen_by.setdefault(scores[0], []).append(_fill(values[mask], [observers[mask]], is_added=is_added))
+                masks.add(observers[mask])
+            elif is_added and scores:
+                parts = dict.fromkeys(observers[each] for each in _above(mask, behind) if each in observers)
+                seen_by.setdefault(scores[0], []).append(_fill(torch.tensor(MASKED), [*parts], is_added=True))
     for observer, others in seen_by.items():
         _let_observe(observer, _nothing if observer in masks else _bounded, others)
 
@@ -71,8 +74,19 @@ def _nothing(values: torch.Tensor) -> torch.Tensor:
     return values.new_empty(0)
 
 
-def _fill(mask: torch.Tensor, observe: _Observe, *, is_added: bool) -> _Observe:
-    """Lets the observer of `mask` see it as far below the scores as it has to be."""
+def _above(node: Node, behind: set[Node]) -> set[Node]:
+    """`node` and those of `behind` that it is computed of."""
+    found, waiting = set[Any](), [node]
+    while waiting:
+        each = waiting.pop()
+        if each not in found:
+            found.add(each)
+            waiting.extend(behind.intersection(each.all_input_nodes))
+    return found
+
+
+def _fill(mask: torch.Tensor, observers: Sequence[Any], *, is_added: bool) -> _Observe:
+    """Lets `observers` see `mask` as far below the scores as it has to be."""
     lowest, highest = math.inf, -math.inf
 
     def forward(scores: torch.Tensor) -> None:
@@ -81,7 +95,8 @@ def _fill(mask: torch.Tensor, observe: _Observe, *, is_added: bool) -> _Observe:
         if kept.numel():
             lowest, highest = min(lowest, float(kept.min())), max(highest, float(kept.max()))
             floor = (lowest - highest if is_added else lowest) - _margin(scores)
-            observe(torch.where(mask < IS_MASKED, floor, mask))
+            for observer in observers:
+                observer.forward(torch.where(mask < IS_MASKED, floor, mask))
 
     return forward
 
