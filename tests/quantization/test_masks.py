@@ -173,5 +173,22 @@ def test_infinity_that_would_be_quantized_is_refused_with_its_module() -> None:
             found: torch.Tensor = self.behind(x.masked_fill(x > 0, -torch.inf))
             return found
 
-    with pytest.raises(LowerdeckError, match=r"infinite values .* in behind: .*keep_float"):
+    with pytest.raises(LowerdeckError, match=r"infinite values .* \(.*test_masks.py:\d+\), behind: .*keep_float"):
         quantized(Endless().eval(), "xnnpack_cpu")
+
+
+@pytest.mark.parametrize("target", ["neutron_imxrt700", "xnnpack_cpu", "ethos_u55_128", "cortex_m55"])
+def test_infinity_among_finite_values_is_refused_with_its_line(target: str) -> None:
+    """Histograms skip it, so that calibrate ended where it wrote the ranges as JSON."""
+
+    class Logarithm(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.before, self.behind = nn.Linear(16, 16), nn.Linear(16, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = self.behind(torch.sigmoid(torch.log(torch.relu(self.before(x))) * 0.2))
+            return found
+
+    with pytest.raises(LowerdeckError, match=r"infinite values .* in the model itself \(.*test_masks.py:\d+\): no"):
+        quantized(Logarithm().eval(), target)
