@@ -18,8 +18,7 @@ def main() -> None:
 
     config = section(ModelConfig)
     layout = config.memory_format, config.input_dtypes, config.sequences_as_images or False
-    model = chosen_model()
-    dataset, task = chosen_dataset(build.seed), chosen_task()
+    model, dataset, task = chosen_model(), chosen_dataset(build.seed), chosen_task()
     shapes, dynamic = config.input_shapes, config.dynamic_shapes
     answers = eager_comparison.answers(model, dataset.evaluation, config.input_dtypes, dynamic, shapes)
     program = export.export(model, shapes, dynamic, *layout, answers)

@@ -107,9 +107,9 @@ def test_the_gain_is_that_over_what_was_planned(configured: None, capsys: pytest
     assert main(["explain", "--try", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)  # a library's warning stood before it
     assert shown["coverage"]["delegated_compute_nodes"] < coverage(planned)["delegated_compute_nodes"]
-    befores = [cause["trial"]["before"] for cause in shown["causes"] if cause["trial"]]
-    assert befores
-    assert all(before == coverage(planned) for before in befores)
+    before_all = [cause["trial"]["before"] for cause in shown["causes"] if cause["trial"]]
+    assert before_all
+    assert all(before == coverage(planned) for before in before_all)
 
 
 @pytest.mark.slow
