@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
@@ -55,61 +55,9 @@ def boundary_values(
         parts: Parts of it.
         samples: Inputs of the program, in consecutive calls.
     """
-    return _consecutive_values(program, _boundary(program, parts), samples)
-
-
-@contextmanager
-def boundary_values_beside(
-    program: ExportedProgram, partition_of: Mapping[str, str | None], samples: Sequence[Inputs]
-) -> Iterator[Callable[[Sequence[Subgraph]], list[dict[str, torch.Tensor]]]]:
-    """Computes them in a thread while the block compiles the partition, and returns them for its parts.
-
-    A compiler of its own process leaves Python to this thread. Several partitions are compiled in forks, which must not
-    be made while another thread computes; then, and where the parts have other boundaries than planned, they are
-    computed when they are asked for.
-
-    Args:
-        program: The edge program before lowering.
-        partition_of: Its nodes, with the partitions that they are planned for.
-        samples: Inputs of the program, in consecutive calls.
-    """
-    if len(set(filter(None, partition_of.values()))) > 1:
-        yield partial(boundary_values, program, samples=samples)
-        return
-    planned = _boundary(program, ()) | _planned_boundary(program, partition_of)
-    with ThreadPoolExecutor(max_workers=1) as beside:
-        begun = beside.submit(_consecutive_values, program, planned, samples)
-
-        def values(parts: Sequence[Subgraph]) -> list[dict[str, torch.Tensor]]:
-            is_planned = planned >= _boundary(program, parts)
-            return begun.result() if is_planned else boundary_values(program, parts, samples)
-
-        yield values
-
-
-def _consecutive_values(
-    program: ExportedProgram, names: Collection[str], samples: Sequence[Inputs]
-) -> list[dict[str, torch.Tensor]]:
-    execute = NodeValues(program, names, keeps_state=True)
-    return [execute(sample) for sample in samples]
-
-
-def _boundary(program: ExportedProgram, parts: Sequence[Subgraph]) -> set[str]:
-    """Names of the inputs and outputs of `parts`, and of the nodes whose results the program returns."""
     names = {name for part in parts for name in (*part.sources, *(node.name for node in part.outputs))}
-    return names | {node.name for node in returned_nodes(program)}
-
-
-def _planned_boundary(program: ExportedProgram, partition_of: Mapping[str, str | None]) -> set[str]:
-    """Names of the inputs of the program, and of results that pass into a partition or out of one."""
-    inputs = set(program.graph_signature.user_inputs)
-    return {
-        used.name
-        for node in program.graph.nodes
-        for used in node.all_input_nodes
-        if partition_of.get(node.name) != partition_of.get(used.name)
-        and (used.op == "call_function" or used.name in inputs)
-    }
+    execute = NodeValues(program, names | {node.name for node in returned_nodes(program)}, keeps_state=True)
+    return [execute(sample) for sample in samples]
 
 
 def all_values(program: ExportedProgram, part: Subgraph, samples: Sequence[Inputs]) -> list[dict[str, torch.Tensor]]:

@@ -25,7 +25,7 @@ from lowerdeck.conformance.partitions import (
     Inputs,
     Values,
     all_values,
-    boundary_values_beside,
+    boundary_values,
     check_executes,
     check_partition,
     shared_twins,
@@ -128,11 +128,9 @@ def convert_conforming(
         folder.mkdir()
         replaced: Sequence[Subgraph] = ()
         try:
-            partition_of = {node.name: node.partition for node in plan.nodes}
-            with boundary_values_beside(manager.exported_program(), partition_of, samples) as values_of_parts:
-                converted = convert(manager, plan, backend, folder, faulty, banks)
-                replaced = converted.replaced
-                values = values_of_parts(replaced)
+            converted = convert(manager, plan, backend, folder, faulty, banks)
+            replaced = converted.replaced
+            values = boundary_values(manager.exported_program(), replaced, samples)
             twins = shared_twins(converted.partitions)
             checked, unchecked, failed = _checked(converted, twins, values, report)
         except PartitionCompilationError as error:
