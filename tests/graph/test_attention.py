@@ -108,7 +108,11 @@ OF_NUMBERS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "two": lambda mask: (
         torch.zeros(1, 6).masked_fill(mask[:1], -torch.inf) + torch.zeros(6, 6).masked_fill(LATER, -torch.inf)
     ),
+    "chosen": lambda mask: torch.where(mask, -torch.inf, 0.0),
+    "kept": lambda mask: torch.where(~mask[:1], torch.zeros(6, 6), torch.tensor(-torch.inf)),
+    "number in a tensor": lambda mask: torch.zeros(6, 6).masked_fill(mask, torch.tensor(-torch.inf)),
     "bias": lambda mask: torch.zeros(6, 6).masked_fill(mask, -1e9),
+    "chosen bias": lambda mask: torch.where(mask, -torch.inf, torch.ones(6, 6).triu(1)),
     "sum": lambda mask: torch.zeros(6, 6).masked_fill(mask, -torch.inf) + mask,
     "filled bias": lambda mask: torch.ones(6, 6).triu(1).masked_fill(mask, -torch.inf),
     "number": lambda mask: mask.to(torch.float),
@@ -127,7 +131,7 @@ def test_a_mask_of_numbers_that_is_filled_in_is_one_of_booleans(name: str) -> No
     mask[2] = True
     program = export(Masked(), [SHAPE, [6, 6]], input_dtypes=["float32", "bool"])
     stays = "aten.scaled_dot_product_attention.default" in {str(node.target) for node in program.graph.nodes}
-    assert stays == (name in ("bias", "sum", "filled bias", "number"))
+    assert stays == (name in ("bias", "chosen bias", "sum", "filled bias", "number"))
     for given in (mask, torch.zeros_like(mask)):
         values = torch.randn(SHAPE)
         torch.testing.assert_close(program.module()(values, given), Masked()(values, given))

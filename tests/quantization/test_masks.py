@@ -192,3 +192,22 @@ def test_infinity_among_finite_values_is_refused_with_its_line(target: str) -> N
 
     with pytest.raises(LowerdeckError, match=r"infinite values .* in the model itself \(.*test_masks.py:\d+\): no"):
         quantized(Logarithm().eval(), target)
+
+
+def test_an_infinite_constant_is_refused_by_its_name() -> None:
+    """One observer serves both operands, so that the finite layer was named."""
+
+    class AtLeast(nn.Module):
+        lowest: torch.Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.behind = nn.Linear(16, 16), nn.Linear(16, 4)
+            self.register_buffer("lowest", torch.full((16,), -torch.inf))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = self.behind(torch.maximum(self.layer(x), self.lowest))
+            return found
+
+    with pytest.raises(LowerdeckError, match=r"infinite values .* in the constant \w*lowest: no"):
+        quantized(AtLeast().eval(), "neutron_imxrt700")

@@ -324,6 +324,7 @@ IN_PLACE: dict[str, Callable[[torch.Tensor], Any]] = {
     "other dtype": lambda y: y.gt_(0) * 2,
     "copied": lambda y: (y.copy_(y.flip(0)), y.fill_diagonal_(3), y)[2],
     "number": lambda y: (torch.zeros(2, 3).fill_(2).add_(y), y.zero_())[0],
+    "parts": lambda y: (y[0].sub_(0.5), y[1].sub_(0.4), y[:, :2].mul_(3), y[0].add_(1).mul_(2), y)[-1],
 }
 
 
@@ -338,6 +339,26 @@ def test_what_is_written_in_place_is_what_others_read(name: str, is_input: bool)
     given = x.clone()
     torch.testing.assert_close(program(given), Writing()(x.clone()))
     assert torch.equal(given, x)
+
+
+def test_beside_state_and_assigned_slices_they_stay_the_operators_that_quantizers_know() -> None:
+    class Beside(nn.Module):
+        mean: torch.Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mean", torch.zeros(1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y: torch.Tensor = F.hardswish(x * 2, inplace=True)
+            y = y.masked_fill_(y > 1, 1.0)
+            self.mean.copy_(y.mean())
+            y = F.silu(y + self.mean, inplace=True)
+            y[:, 0] = 0
+            return y
+
+    called = {str(node.target) for node in export(Beside().eval(), [[2, 3]]).graph.nodes}
+    assert {"aten.hardswish.default", "aten.masked_fill.Scalar", "aten.silu.default"} <= called
 
 
 @pytest.mark.parametrize("write", ["pow_", "float_power_", "ldexp_", "mul_"])

@@ -89,10 +89,12 @@ def _left_out(program: ExportedProgram, mask: Node, known: Mapping[Node, Callabl
         return partial(stored_constant, program, f"left_out_by_{mask.name}", value == -math.inf) if is_filled else None
     if _is_boolean(mask):
         return None  # it is a number among others
-    if mask.target == _aten.masked_fill.Scalar and mask.args[2] == -math.inf:
+    if packet_of(mask) is _aten.masked_fill and _only_number(mask.args[2], known) == -math.inf:
         (filled, *_) = mask.all_input_nodes
         is_empty = packet_of(filled) is _aten.zeros_like or (filled in known and not known[filled]().any())
         return partial(called, mask, _aten.expand_as.default, mask.args[1], mask) if is_empty else None
+    if packet_of(mask) is _aten.where and len(mask.args) == 3:
+        return _left_out_by_choice(mask, known)
     if mask.target == _aten.add.Tensor and not mask.kwargs and len(mask.all_input_nodes) == 2:
         one, other = (_left_out(program, each, known) for each in mask.all_input_nodes)
         return one and other and (lambda: called(mask, _aten.logical_or.default, one(), other()))
@@ -103,6 +105,29 @@ def _left_out(program: ExportedProgram, mask: Node, known: Mapping[Node, Callabl
         return moved
     target = _aten.reshape.default if mask.target == _aten.view.default else mask.target
     return lambda: called(mask, target, moved(), *mask.args[1:], **mask.kwargs)
+
+
+def _left_out_by_choice(mask: Node, known: Mapping[Node, Callable[[], Any]]) -> _Make | None:
+    """`_left_out` of a `where` that chooses between 0 and minus infinity."""
+    condition, *chosen = mask.args
+    numbers = [_only_number(each, known) for each in chosen]
+    if numbers not in ([-math.inf, 0], [0, -math.inf]):
+        return None
+    is_kept = numbers[0] == 0
+
+    def left_out() -> Node:
+        places = called(mask, _aten.logical_not.default, condition) if is_kept else condition
+        return called(mask, _aten.expand_as.default, places, mask)
+
+    return left_out
+
+
+def _only_number(value: Any, known: Mapping[Node, Callable[[], Any]]) -> float | None:
+    """The number that all elements of an argument have; None where they are not known, or differ."""
+    if not isinstance(value, torch.fx.Node):
+        return float(value)
+    elements = known[value]().flatten() if value in known else torch.empty(0)
+    return float(elements[0]) if elements.numel() and bool((elements == elements[0]).all()) else None
 
 
 def _replace(

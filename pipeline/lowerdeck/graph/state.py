@@ -8,6 +8,7 @@ to a slice of it.
 
 from __future__ import annotations
 
+import itertools
 import operator
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,6 +21,8 @@ from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.graph.source_lines import first_line
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from torch.export import ExportedProgram
 
 _DECOMPOSED = torch.ops.aten._native_batch_norm_legit_no_training.default
@@ -27,6 +30,8 @@ _GRADIENTS = torch.ops.higher_order.wrap_with_set_grad_enabled
 _AUTOCAST = torch.ops.higher_order.wrap_with_autocast
 _CONTEXTS = (_AUTOCAST, _GRADIENTS)
 """Operators that execute, once, what forward computes in a `with` statement."""
+_IS_NEW = "lowerdeck_is_new"
+"""In the metadata of a node that wrote in place: its traced value still shares memory with what it wrote."""
 
 
 class _Write(NamedTuple):
@@ -168,10 +173,10 @@ def write_new_tensors(program: ExportedProgram) -> None:
             continue
         given = [each for each in placeholders if each in written - stored]
         later, functional = set(nodes[number + 1 :]), None if written & stored else _functional(node)
-        others = (each for each in nodes[:number] if each not in sources and memory[each] & written)
+        others = (each for each in _before(node) if each not in sources and memory[each] & written)
         if functional is not None and not any(user in later for other in others for user in other.users):
             sources[0].replace_all_uses_with(node, delete_user_cb=later.__contains__)
-            node.target = functional
+            node.target, node.meta[_IS_NEW] = functional, True
         else:
             for each in given:
                 _copy(each, placeholders[-1])
@@ -180,6 +185,11 @@ def write_new_tensors(program: ExportedProgram) -> None:
             each.meta["val"] = value.new_empty_strided(value.shape, value.stride())
         memory = _memory(program.graph) if given else memory
     program.graph_module.recompile()
+
+
+def _before(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
+    """The nodes in front of `node`, with the copies that have been made by now."""
+    return itertools.takewhile(lambda each: each is not node, node.graph.nodes)
 
 
 def _copy(node: torch.fx.Node, last: torch.fx.Node) -> None:
@@ -255,6 +265,7 @@ def _hides_view(node: torch.fx.Node) -> bool:
     return (
         isinstance(node.target, torch._ops.OpOverload)
         and not any(each.alias_info for each in node.target._schema.arguments)
+        and _IS_NEW not in node.meta
         and any(_storages(node) & _storages(each) for each in node.all_input_nodes)
     )
 

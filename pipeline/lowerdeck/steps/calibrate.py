@@ -20,7 +20,13 @@ from lowerdeck.quantization.biases import make_room_for_biases
 from lowerdeck.quantization.explicit_state import stream
 from lowerdeck.quantization.histogram_search import searched_range
 from lowerdeck.quantization.pt2e import observer_state, prepare
-from lowerdeck.quantization.ranges import activation_ranges, constants, observed_modules, observer_nodes
+from lowerdeck.quantization.ranges import (
+    activation_ranges,
+    constant_values,
+    constants,
+    observed_modules,
+    observer_nodes,
+)
 from lowerdeck.quantization.small_ranges import refine_small_steps
 from lowerdeck.quantization.training import Training, train
 
@@ -118,11 +124,13 @@ def _watch(prepared: torch.fx.GraphModule) -> set[torch.nn.Module]:
 
 def _check_finite(prepared: torch.fx.GraphModule, endless: Collection[torch.nn.Module]) -> None:
     """Raise LowerdeckError if a tensor that is about to be quantized reached infinity, which no scale represents."""
-    modules, nodes = observed_modules(prepared), list(observer_nodes(prepared))
-    found = [node for node in nodes if prepared.get_submodule(node.target) in endless]
+    modules, values = observed_modules(prepared), constant_values(prepared)
+    found = [node for node in observer_nodes(prepared) if prepared.get_submodule(node.target) in endless]
     if found:
+        # One observer serves all inputs of an operator. Where a constant is one of them, it is so for all samples.
+        stored = [node for node in found if node in values and not bool(values[node].isfinite().all())]
         lines = [source_line(node.args[0].meta.get("stack_trace")) for node in found]
-        named = [
+        named = [f"the constant {node.args[0].name}" for node in stored] or [
             modules[node.name] or (line and f"the model itself ({line})")
             for node, line in zip(found, lines, strict=True)
         ]
