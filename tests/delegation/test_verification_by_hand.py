@@ -65,7 +65,9 @@ class TestPartitioner:
         for node in made.nodes:
             if tags.get(node.name):
                 node.meta[DELEGATION_TAG] = tags[node.name]
-        result = SimpleNamespace(tagged_exported_program=SimpleNamespace(graph=made))
+        signature = SimpleNamespace(inputs_to_buffers={}, buffers_to_mutate={})
+        program = SimpleNamespace(graph=made, graph_signature=signature, constants={}, state_dict={})
+        result = SimpleNamespace(tagged_exported_program=program)
         hook = check_partitioner_against_plan(planned)
         assert (hook.position, hook.ops_to_not_decompose) == (HookPosition.STEP, None)
         assert hook.partition is not None

@@ -34,6 +34,7 @@ class BetweenWideLayers(nn.Module):
         torch.manual_seed(0)
         self.first, self.last, self.function = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 4, 3), function
         self.first.weight.data *= 30
+        nn.init.dirac_(self.last.weight)  # sums of many results would hide what rounding explains
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         between: torch.Tensor = self.function(self.first(x))

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 _INTEGERS = (torch.int8, torch.uint8, torch.int16)
+_MOST_AT_AN_END = 8
+"""Elements of a drawn input at each end of its range."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +84,9 @@ class Subgraph:
         """Inputs that reach both ends of their ranges.
 
         Integers that are dequantized are drawn from the range of their quantization, floats between the extremes in
-        `seen`, and half of the elements are at the ends themselves, because a sum of a few drawn elements rarely comes
-        near its ends. Other inputs are those of the first sample, because indices have a meaning.
+        `seen`. Up to half of the elements are at the ends themselves, because a sum of a few drawn elements rarely
+        comes near its ends; of many, only some are, because what lies between shows other faults. Other inputs are
+        those of the first sample, because indices have a meaning.
 
         Args:
             seen: Values of the inputs for every sample.
@@ -102,8 +105,10 @@ class Subgraph:
                 drawn = torch.rand(first.shape, generator=generator) * (high - low) + low
             else:
                 drawn = torch.randint(quantized[0], quantized[1] + 1, first.shape, generator=generator)
-            place = torch.randperm(first.numel(), generator=generator).reshape(first.shape) % 4
-            drawn = drawn.masked_fill(place == 0, low).masked_fill(place == 1, high)
+            count = max(1, min(first.numel() // 4, _MOST_AT_AN_END))
+            places = torch.randperm(first.numel(), generator=generator)
+            for end, chosen in ((low, places[:count]), (high, places[count : 2 * count])):
+                drawn.view(-1)[chosen] = end
             made.append(drawn.to(first.dtype))
         return made
 
