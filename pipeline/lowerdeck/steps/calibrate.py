@@ -124,9 +124,9 @@ def _watch(prepared: torch.fx.GraphModule) -> set[torch.nn.Module]:
 
 def _check_finite(prepared: torch.fx.GraphModule, endless: Collection[torch.nn.Module]) -> None:
     """Raise LowerdeckError if a tensor that is about to be quantized reached infinity, which no scale represents."""
-    modules, values = observed_modules(prepared), constant_values(prepared)
     found = [node for node in observer_nodes(prepared) if prepared.get_submodule(node.target) in endless]
     if found:
+        modules, values = observed_modules(prepared), constant_values(prepared)
         # One observer serves all inputs of an operator. Where a constant is one of them, it is so for all samples.
         stored = [node for node in found if node in values and not bool(values[node].isfinite().all())]
         lines = [source_line(node.args[0].meta.get("stack_trace")) for node in found]
