@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from multiprocessing import reduction
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.errors import ConversionError, LowerdeckError, PartitionCompilationError
 from lowerdeck.runtime.parallel_map import in_a_fork, in_order, num_processors
 
 
@@ -89,6 +90,43 @@ def test_an_error_ends_it_with_its_message() -> None:
     with pytest.raises(LowerdeckError, match="item 1 is not to be had"):
         list(in_order(fail, range(4), 2))
     assert list(in_order(lambda item: item, range(4), 2)) == [0, 1, 2, 3]
+
+
+class DownloadError(OSError):
+    """Cannot be unpickled: its `args` are not those of `__init__`."""
+
+    def __init__(self, host: str, status: int) -> None:
+        super().__init__(f"{host} answers {status}")
+
+
+class UnpicklableError(LowerdeckError):
+    """Keeps what cannot be pickled."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.lock = threading.Lock()
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "text"),
+    [
+        (DownloadError("hub", 404), OSError, "DownloadError: hub answers 404"),
+        (UnpicklableError("the file is locked"), LowerdeckError, "the file is locked"),
+        (PartitionCompilationError("not compiled", frozenset(), "failed"), ConversionError, "not compiled"),
+        (type("LocalError", (KeyError,), {})("name"), LookupError, "LocalError: 'name'"),
+    ],
+)
+def test_an_error_that_pickle_cannot_hand_over_keeps_its_kind_and_its_text(
+    error: Exception, kind: type[Exception], text: str
+) -> None:
+    """It was taken for the end of a process, where the memory was full."""
+
+    def fail() -> None:
+        raise error
+
+    with pytest.raises(kind) as caught:
+        in_a_fork(fail)
+    assert (type(caught.value), str(caught.value)) == (kind, text)
 
 
 def test_few_results_wait_for_a_slow_caller(tmp_path: Path) -> None:

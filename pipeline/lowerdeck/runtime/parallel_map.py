@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from lowerdeck.contracts.errors import LowerdeckError
@@ -41,7 +42,7 @@ def in_order(
     """`work(item)` for every item, in their order; few results wait in memory until they are taken.
 
     Args:
-        work: Its exceptions are raised here; its results have to be picklable.
+        work: Its exceptions are raised here, as in `_arriving`; its results have to be picklable.
         items: Have to be picklable.
         num_processes: With 1, this process does the work itself. Forked processes have one thread.
 
@@ -99,8 +100,36 @@ def _forked(work: Callable[[Item], Result], items: Sequence[Item], num_processes
 def _call(item: Any) -> bytes:
     assert _work is not None
     pickled = io.BytesIO()
-    _Pickler(pickled, protocol=pickle.HIGHEST_PROTOCOL).dump(_work(item))
+    try:
+        _Pickler(pickled, protocol=pickle.HIGHEST_PROTOCOL).dump(_work(item))
+    except Exception as error:  # whatever the work raises
+        if (arriving := _arriving(error)) is error:
+            raise
+        raise arriving from error
     return pickled.getvalue()
+
+
+def _arriving(error: Exception) -> Exception:
+    """`error`, or one of its base classes with its type and text where pickle cannot hand it over.
+
+    An exception is unpickled by a call of its class with `args`, which fails where its `__init__` takes others. The
+    pool would take that for the end of a process.
+    """
+    if _is_handed_over(error):
+        return error
+    text = str(error) if isinstance(error, LowerdeckError) else f"{type(error).__name__}: {error}"
+    for base in type(error).__mro__[1:]:
+        with suppress(Exception):  # whatever the base class makes of a text alone
+            if issubclass(base, Exception) and str(made := base(text)) == text and _is_handed_over(made):
+                return made
+    return RuntimeError(text)
+
+
+def _is_handed_over(error: Exception) -> bool:
+    try:
+        return type(pickle.loads(pickle.dumps(error))) is type(error)  # noqa: S301  made here
+    except Exception:  # whatever the class raises
+        return False
 
 
 class _Pickler(pickle.Pickler):
