@@ -13,6 +13,7 @@ import yaml
 from torch import nn
 
 from lowerdeck.backends.ethos_u import activations, partitioner, vela
+from lowerdeck.backends.neutron.twin import NeutronTwin
 from lowerdeck.compat import arm
 from lowerdeck.conformance.bisection import PieceCompiler
 from lowerdeck.conformance.partitions import check_partition
@@ -302,6 +303,24 @@ def test_a_fault_that_only_the_whole_program_shows_may_end_the_build(
     monkeypatch.setattr(convert_conforming_step, "check_partition", blind)
     with pytest.raises(ConversionError, match="1 partitions compute something else than the quantized model"):
         checked(on_mismatch="fail")
+
+
+def test_a_fault_at_the_upper_end_of_a_single_element_is_found(
+    conforming: Callable[..., tuple[ConvertedConforming, list[str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No sample has it at its end, and only its lower end was drawn."""
+    torch.manual_seed(0)
+    samples: Samples = [(torch.full((1, 1), value),) for value in (0.1, 0.2, -1.0, 1.0)]
+    quantized, backend = quantized_for("neutron_imxrt700", nn.Linear(1, 4), samples)
+    right = NeutronTwin.__call__
+
+    def wrong_at_the_end(self: NeutronTwin, arguments: Sequence[torch.Tensor]) -> None:
+        right(self, arguments)
+        arguments[-1].neg_() if int(arguments[0].max()) == 127 else None
+
+    monkeypatch.setattr(NeutronTwin, "__call__", wrong_at_the_end)
+    with pytest.raises(ConversionError, match="1 partitions compute something else than the quantized model"):
+        conforming(quantized, backend, samples[:2], on_mismatch="fail")
 
 
 @pytest.mark.parametrize("excess", [1.5, 2.5])

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
+from itertools import product
 from typing import TYPE_CHECKING
 
 import torch
@@ -39,7 +40,7 @@ ROUNDING_DRAWS = 4
 explain half of what another does. Each takes as long as the reference, and few partitions need more than one."""
 _SEED = 0
 _TRIAL_S = 600.0
-_ALL, _LAST = slice(None), slice(-1, None)
+_ALL = slice(None)
 Values = Mapping[str, torch.Tensor]
 """Values by the name of the node that computes them."""
 Inputs = tuple[torch.Tensor, ...]
@@ -78,12 +79,14 @@ def _reaching_both_ends(part: Subgraph, inputs: Sequence[Sequence[torch.Tensor]]
         return []
     made = part.synthetic_inputs(inputs, _SEED)
     try:
-        NodeValues(part.program, ())(made)
+        execute = NodeValues(part.program, ())
+        for drawn in made:
+            execute(drawn)
     except Exception as error:  # whatever an operator raises on inputs that no sample has
         if is_of_host(error):
             raise
         return []
-    return [made]
+    return made
 
 
 def check_partition(
@@ -143,17 +146,18 @@ def _conformance(
     tried = [
         ([sample[name] for name in part.sources], [sample[node.name] for node in part.outputs]) for sample in samples
     ]
-    is_drawn = synthetic and bool(part.inputs)
-    last = part.synthetic_inputs([given for given, _ in tried], _SEED) if is_drawn else tried[-1][0]
-    inputs = [*(given for given, _ in tried), *([last] if is_drawn else [])]
+    drawn = part.synthetic_inputs([given for given, _ in tried], _SEED) if synthetic and part.inputs else []
+    inputs = [*(given for given, _ in tried), *drawn]
+    last = slice(-max(1, len(drawn)), None)
     first, *others = programs.values()
     # The other sets of kernels are slow, and LiteRT leaves Python to other threads. Twins remember what they computed.
     with ThreadPoolExecutor(max_workers=1) as beside:
-        for program in others:
-            beside.submit(program, *last)
-        if is_drawn:
-            values = NodeValues(part.program, {node.name for node in part.outputs})(last)
-            tried.append((last, [values[node.name] for node in part.outputs]))
+        for program, given in product(others, inputs[last]):
+            beside.submit(program, *given)
+        if drawn:
+            execute = NodeValues(part.program, {node.name for node in part.outputs})
+            computed = [(given, execute(given)) for given in drawn]
+            tried += ((given, [values[node.name] for node in part.outputs]) for given, values in computed)
         results = first.calls(inputs) if not has_kernels else [first(*given) for given in inputs]
 
     @cache
@@ -186,7 +190,7 @@ def _conformance(
         if found[0].conforms or not first.is_cross_checkable():
             return found[0]
         return conformance([first(*given) for given in inputs])
-    which = _LAST if found[0].conforms else _ALL
+    which = last if found[0].conforms else _ALL
     found += (conformance([program(*given) for given in inputs[which]], which) for program in others)
     best = next((each for each in found if each.conforms), found[0])
     return replace(best, kernels={name: each.worst for name, each in zip(programs, found, strict=True)})

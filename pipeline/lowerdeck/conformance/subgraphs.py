@@ -80,7 +80,7 @@ class Subgraph:
         sizes = (size for node in (*self.inputs, *self.outputs) for size in node.meta["val"].shape)
         return all(isinstance(size, int) for size in sizes)
 
-    def synthetic_inputs(self, seen: Sequence[Sequence[torch.Tensor]], seed: int) -> list[torch.Tensor]:
+    def synthetic_inputs(self, seen: Sequence[Sequence[torch.Tensor]], seed: int) -> list[list[torch.Tensor]]:
         """Inputs that reach both ends of their ranges.
 
         Integers that are dequantized are drawn from the range of their quantization, floats between the extremes in
@@ -91,8 +91,22 @@ class Subgraph:
         Args:
             seen: Values of the inputs for every sample.
             seed: Of the random numbers.
+
+        Returns:
+            One drawing of all inputs. Where one of them has a single element, another one, in which it is at its other
+            end.
         """
         generator = torch.Generator().manual_seed(seed)
+        is_single = any(
+            value.numel() == 1 and (value.is_floating_point() or _quantized_limits(node) is not None)
+            for node, value in zip(self.inputs, seen[0], strict=True)
+        )
+        return [self._drawn(seen, generator, is_upper_first) for is_upper_first in (False, True)[: 1 + is_single]]
+
+    def _drawn(
+        self, seen: Sequence[Sequence[torch.Tensor]], generator: torch.Generator, is_upper_first: bool
+    ) -> list[torch.Tensor]:
+        """One drawing, whose inputs of a single element are at their upper or lower ends."""
         made = []
         for index, node in enumerate(self.inputs):
             values = [sample[index] for sample in seen]
@@ -107,7 +121,8 @@ class Subgraph:
                 drawn = torch.randint(quantized[0], quantized[1] + 1, first.shape, generator=generator)
             count = max(1, min(first.numel() // 4, _MOST_AT_AN_END))
             places = torch.randperm(first.numel(), generator=generator)
-            for end, chosen in ((low, places[:count]), (high, places[count : 2 * count])):
+            ends = (high, low) if is_upper_first else (low, high)
+            for end, chosen in zip(ends, (places[:count], places[count : 2 * count]), strict=True):
                 drawn.view(-1)[chosen] = end
             made.append(drawn.to(first.dtype))
         return made
