@@ -16,7 +16,9 @@ from torch import nn
 
 from lowerdeck.conformance import cpu_kernels
 from lowerdeck.conformance.cpu_kernels import KernelFault, kernel_faults, missing_kernels
+from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.formats.pte import KernelCall, Method, read_pte
+from lowerdeck.runtime.messages import captured_messages
 from tests.networks import Called
 
 
@@ -101,11 +103,42 @@ def test_a_kernel_that_ends_its_process_is_named_and_the_others_are_still_tried(
 
     def ends_at_first(module: Any, number: str, call: Any) -> str:
         if number == "0":
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), signal.SIGSEGV)
         return difference(module, number, call)
 
     monkeypatch.setattr(cpu_kernels, "_difference", ends_at_first)  # the child is a fork of this process
     network = nn.Sequential(nn.Sigmoid(), nn.Conv3d(2, 3, 2))
     first, second = faults(network, 1, 2, 4, 4, 4)
-    assert (first.operator, first.what) == ("aten::sigmoid.out", "ends its process (SIGKILL)")
+    assert (first.operator, first.what) == ("aten::sigmoid.out", "ends its process (SIGSEGV)")
     assert second.operator == "aten::convolution.out"
+
+
+def full(*_: Any) -> str:
+    raise MemoryError("std::bad_alloc")
+
+
+def aborting(*_: Any) -> str:
+    with captured_messages():
+        os.write(2, b"terminate called after throwing an instance of 'std::bad_alloc'\n")
+        os.abort()
+
+
+def killed(*_: Any) -> str:
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("difference", "kind", "said"),
+    [
+        (full, MemoryError, "no memory left"),
+        (aborting, MemoryError, "no memory left"),
+        (killed, LowerdeckError, "aten::sigmoid.out was ended by SIGKILL, by someone"),
+    ],
+)
+def test_a_full_memory_is_no_fault_of_a_kernel(
+    difference: Callable[..., str], kind: type[Exception], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu_kernels, "_difference", difference)
+    with pytest.raises(kind, match=said):
+        faults(nn.Sigmoid(), 1, 8)

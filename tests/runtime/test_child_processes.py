@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from lowerdeck.runtime.child_processes import crash_in_fork, exit_name, kill_group
+from lowerdeck.runtime.messages import captured_messages
 
 
 @pytest.mark.parametrize(
@@ -55,6 +56,24 @@ def test_a_crash_of_a_fork_is_no_other_end(
 ) -> None:
     assert crash_in_fork(work, 60) == crash
     assert capfd.readouterr().err == ""
+
+
+def has_no_memory() -> None:
+    """As libstdc++ ends a process, while what a library writes is captured."""
+    with captured_messages():
+        os.write(2, b"terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc\n")
+        os.abort()
+
+
+def handles_it() -> None:
+    os.write(2, b"std::bad_alloc; trying a smaller block\n")
+
+
+def test_a_fork_without_memory_is_no_crash() -> None:
+    """A healthy partition was called faulty."""
+    with pytest.raises(MemoryError, match="no memory left: std::bad_alloc"):
+        crash_in_fork(has_no_memory, 60)
+    assert crash_in_fork(handles_it, 60) is None
 
 
 def test_a_fork_that_does_not_end_is_ended(tmp_path: Path) -> None:

@@ -4,8 +4,11 @@ import contextlib
 import io
 import os
 import sys
+import tempfile
 
-from lowerdeck.runtime.messages import captured_messages
+import pytest
+
+from lowerdeck.runtime.messages import captured_messages, kept_messages
 
 
 def test_messages_are_kept_in_order_where_python_writes_elsewhere() -> None:
@@ -31,3 +34,18 @@ def test_messages_of_a_block_that_raises_are_kept() -> None:
         assert messages == ["why"]
     else:
         raise AssertionError("it was swallowed")
+
+
+def test_a_kept_file_has_what_was_captured_too(capfd: pytest.CaptureFixture[str]) -> None:
+    """A process that is ended cannot tell what it has captured."""
+    with tempfile.TemporaryFile() as file:
+        with kept_messages(file):
+            os.write(2, b"first\n")
+            with captured_messages() as inner:
+                os.write(2, b"second\n")
+            print("third", file=sys.stderr)
+        os.write(2, b"afterwards\n")
+        file.seek(0)
+        assert file.read() == b"first\nsecond\nthird\n"
+    assert inner == ["second"]
+    assert capfd.readouterr().err == "afterwards\n"

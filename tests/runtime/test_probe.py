@@ -8,7 +8,9 @@ import json
 import os
 import random
 import signal
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -137,3 +139,14 @@ def test_a_build_of_ones_own_is_not_tried(copied: Callable[[str], Lowered], monk
     monkeypatch.chdir(build.folder.parent)
     with pytest.raises(LowerdeckError, match="in a trial run on zeros"):
         run_program(build.program)
+
+
+def test_a_full_memory_is_no_damage_of_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = tmp_path / "python"
+    worker.write_text("#!/bin/sh\necho 'what():  std::bad_alloc' >&2\nkill -ABRT $$\n")
+    worker.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(worker))
+    with pytest.raises(MemoryError, match="no memory left"):
+        probe.probe_native(b"", [])
+    with pytest.raises(MemoryError, match="no memory left"):
+        probe.probe_twins(tmp_path / "program.pte", None, None, "optimized", 1, [])

@@ -203,6 +203,21 @@ def test_a_partition_that_ends_its_process_is_named_by_both_checks_alike(checks:
     assert same_failure(*found)
 
 
+def test_a_full_memory_in_a_fork_names_no_partition(
+    checks: list[Callable[[], object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its operators were moved to the CPU, so that the program depended on what else was running."""
+
+    def aborts(*_: int) -> None:
+        os.write(2, b"terminate called after throwing an instance of 'std::bad_alloc'\n")
+        os.abort()
+
+    monkeypatch.setattr(os, "kill", aborts)  # which the checks call in place of an operator
+    for check in checks:
+        with pytest.raises(MemoryError, match="no memory left"):
+            check()
+
+
 def test_a_process_that_is_started_again_tries_nothing_in_forks(
     checks: list[Callable[[], object]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

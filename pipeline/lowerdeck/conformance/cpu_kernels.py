@@ -7,21 +7,24 @@ of call becomes a method of a program of its own, whose inputs are what the call
 
 from __future__ import annotations
 
+import faulthandler
 import multiprocessing
 import resource
+import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from lowerdeck.conformance.errors import Pair, output_error, precision_of_types
-from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError, is_full_memory
 from lowerdeck.formats.pte import STATIC, Boxed, JumpFalseCall, KernelCall, Method, TensorSpec
 from lowerdeck.formats.pte_requirements import argument_tensors
-from lowerdeck.runtime.child_processes import exit_name
+from lowerdeck.runtime.child_processes import crash_of, exit_name
 from lowerdeck.runtime.interpreter import BoundMethod, Twin
-from lowerdeck.runtime.messages import captured_messages, reason
+from lowerdeck.runtime.messages import captured_messages, kept_messages, reason
 from lowerdeck.runtime.native import missing_operators
 from lowerdeck.runtime.operators import resolve
 from lowerdeck.runtime.tensors import strides_of
@@ -122,7 +125,8 @@ def kernel_faults(
         The faults in the order of the program; none for one with control flow, which has no order.
 
     Raises:
-        LowerdeckError: a call did not end in two minutes, or this host cannot execute the program.
+        MemoryError: a call had no memory left.
+        LowerdeckError: a call did not end in two minutes or was killed, or this host cannot execute the program.
     """
     names = [name for name in method.operators if name.startswith(_KNOWN) and not name.startswith(_UNSPECIFIC)]
     if not names or len(method.chains) != 1 or any(isinstance(each, JumpFalseCall) for each in method.chains[0]):
@@ -273,22 +277,23 @@ def _faults(calls: Sequence[_Call], program: bytes) -> Iterator[KernelFault]:
     context, done = multiprocessing.get_context("fork"), 0
     while done < len(calls):
         ours, theirs = context.Pipe(duplex=False)
-        child = context.Process(target=_execute, args=(theirs, calls, program, done), daemon=True)
-        child.start()
-        theirs.close()
-        try:
-            while done < len(calls):
-                call, done = calls[done], done + 1
-                if what := _answer(ours, child, call):
-                    yield KernelFault(instruction=call.instruction, operator=call.operator, what=what)
-                if child.exitcode is not None:
-                    break
-        finally:
-            child.kill()
-            child.join()
+        with tempfile.TemporaryFile() as messages:
+            child = context.Process(target=_execute, args=(theirs, calls, program, done, messages), daemon=True)
+            child.start()
+            theirs.close()
+            try:
+                while done < len(calls):
+                    call, done = calls[done], done + 1
+                    if what := _answer(ours, child, call, messages):
+                        yield KernelFault(instruction=call.instruction, operator=call.operator, what=what)
+                    if child.exitcode is not None:
+                        break
+            finally:
+                child.kill()
+                child.join()
 
 
-def _answer(answers: Connection, child: ForkProcess, call: _Call) -> str:
+def _answer(answers: Connection, child: ForkProcess, call: _Call, messages: IO[bytes]) -> str:
     """What is wrong with `call`, as `child` finds it, or that it ended the child."""
     if not answers.poll(_TIMEOUT_S):
         raise LowerdeckError(f"{call.operator} did not end within {_TIMEOUT_S:g} s")
@@ -296,20 +301,31 @@ def _answer(answers: Connection, child: ForkProcess, call: _Call) -> str:
         return answers.recv_bytes().decode()
     except EOFError:
         child.join()
-        return f"ends its process ({exit_name(child.exitcode or 0)})"
+        ended = exit_name(code := child.exitcode or 0)
+        if (crash := crash_of(code, messages)) is None and code < 0:
+            raise LowerdeckError(
+                f"a process that executed {call.operator} was ended by {ended}, by someone or by the system, e.g. "
+                "because memory ran out"
+            ) from None
+        return f"ends its process ({crash or ended})"
 
 
-def _execute(answers: Connection, calls: Sequence[_Call], program: bytes, first: int) -> None:
+def _execute(answers: Connection, calls: Sequence[_Call], program: bytes, first: int, messages: IO[bytes]) -> None:
     """Send what is wrong with each call from `first` on; empty where nothing is."""
     import executorch.kernels.quantized  # noqa: F401
     from executorch.extension.pybindings import _C
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is a result, nothing to debug
+    faulthandler.disable()
     torch.set_num_threads(1)  # those of this process do not exist in a fork of it
-    with captured_messages():
-        module = _C._load_for_executorch_from_buffer(program)
-        for number, call in enumerate(calls[first:], first):
-            answers.send_bytes(_difference(module, str(number), call).encode())
+    with kept_messages(messages):
+        try:
+            module = _C._load_for_executorch_from_buffer(program)
+            for number, call in enumerate(calls[first:], first):
+                answers.send_bytes(_difference(module, str(number), call).encode())
+        except Exception as error:  # whatever ends this process has to be known to its parent
+            print(f"{type(error).__name__}: {error}", file=sys.stderr)
+            raise
 
 
 def _difference(module: Any, method: str, call: _Call) -> str:
@@ -318,6 +334,8 @@ def _difference(module: Any, method: str, call: _Call) -> str:
         with captured_messages() as messages:
             results = _results(module, method, inputs)
     except RuntimeError as error:
+        if is_full_memory(error):
+            raise
         return f"refuses its arguments: {reason(messages, error)}"
     for index, (expected, actual) in enumerate(zip(call.expected, results, strict=True)):
         if expected.dtype == torch.int64 and any(each.dtype != torch.int64 for each in inputs):

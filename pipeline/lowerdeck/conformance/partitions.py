@@ -242,7 +242,12 @@ def check_executes(
 
 
 def _try_in_fork(part: Subgraph, execute: Callable[[], object]) -> None:
-    """Execute a partition where it may end its process, unless somebody then starts this one again."""
+    """Execute a partition where it may end its process, unless somebody then starts this one again.
+
+    Raises:
+        MemoryError: it had no memory left there, which says nothing about the partition.
+        PartitionExecutionError: it ends its process.
+    """
     if os.environ.get(RERUN) or not hasattr(os, "fork"):
         return
     crash = None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-_FULL_MEMORY = re.compile("DefaultCPUAllocator|std::bad_alloc|Cannot allocate memory")
-"""In a RuntimeError of PyTorch, or in an OSError."""
+_FULL_MEMORY = re.compile(r"DefaultCPUAllocator|std::bad_alloc|Cannot allocate memory|\bMemoryError\b")
+"""In a RuntimeError of PyTorch, in an OSError, or in what a process wrote before it ended."""
 
 
 class LowerdeckError(Exception):
@@ -43,6 +43,16 @@ class ConverterTimeoutError(ConversionError):
     """A converter did not finish within its time limit."""
 
 
+class ConverterKilledError(ConversionError):
+    """A converter was ended by someone, or by the system, e.g. because memory ran out."""
+
+
+def full_memory(messages: str) -> MemoryError | None:
+    """What to raise about another process that failed, if it wrote that it had no memory left; None otherwise."""
+    found = _FULL_MEMORY.search(messages)
+    return None if found is None else MemoryError(f"another process had no memory left: {found[0]}")
+
+
 def is_full_memory(error: BaseException) -> bool:
     """Whether this host had no memory left for what raised `error`, or for what it was raised from.
 
@@ -65,7 +75,7 @@ def is_of_host(error: BaseException) -> bool:
 
 def is_about_no_operator(error: BaseException) -> bool:
     """Whether a partitioner or a compiler may raise `error` whatever the operators."""
-    return isinstance(error, ConverterTimeoutError) or is_of_host(error)
+    return isinstance(error, (ConverterTimeoutError, ConverterKilledError)) or is_of_host(error)
 
 
 class PartitionCompilationError(ConversionError):

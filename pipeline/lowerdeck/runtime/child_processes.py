@@ -7,7 +7,10 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Callable
-from contextlib import redirect_stderr, suppress
+from contextlib import suppress
+from typing import IO
+
+from lowerdeck.contracts.errors import full_memory
 
 CRASHES = frozenset({signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV})
 """Signals that end a process because of what it executes; others are sent by someone, or where memory ran out."""
@@ -51,39 +54,47 @@ def crash_in_fork(work: Callable[[], object], timeout_s: float) -> str | None:
         process ended by itself, or was ended by someone.
 
     Raises:
+        MemoryError: it had no memory left.
         TimeoutError: it did not end in time.
     """
     import multiprocessing
 
-    from lowerdeck.runtime.messages import reason
-
     with tempfile.TemporaryFile() as messages:
-        child = multiprocessing.get_context("fork").Process(
-            target=_attempt, args=(work, messages.fileno()), daemon=True
-        )
+        child = multiprocessing.get_context("fork").Process(target=_attempt, args=(work, messages), daemon=True)
         child.start()
         child.join(timeout_s)
         if child.exitcode is None:
             child.kill()
             child.join()
             raise TimeoutError(f"it did not end within {timeout_s:g} s")
-        if -child.exitcode not in CRASHES:
-            return None
-        messages.seek(0)
-        lines = messages.read().decode(errors="replace").splitlines()
-        return ": ".join(filter(None, (exit_name(child.exitcode), reason(lines))))
+        return crash_of(child.exitcode, messages)
 
 
-def _attempt(work: Callable[[], object], messages: int) -> None:
+def crash_of(returncode: int, messages: IO[bytes]) -> str | None:
+    """How a child process crashed that had `kept_messages` in a file; see `crash_in_fork`."""
+    from lowerdeck.runtime.messages import reason
+
+    if returncode == 0:
+        return None
+    messages.seek(0)
+    text = messages.read().decode(errors="replace")
+    if full := full_memory(text):
+        raise full
+    if -returncode not in CRASHES:
+        return None
+    return ": ".join(filter(None, (exit_name(returncode), reason(text.splitlines()))))
+
+
+def _attempt(work: Callable[[], object], messages: IO[bytes]) -> None:
     import faulthandler
     import resource
 
+    from lowerdeck.runtime.messages import kept_messages
     from lowerdeck.runtime.parallel_map import prepare_fork
 
     prepare_fork()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is a result, nothing to debug
     os.environ["PATH"] = ""  # where the TOSA reference model crashes, it starts gdb on itself, which can take forever
     faulthandler.disable()
-    os.dup2(messages, 2)
-    with redirect_stderr(os.fdopen(2, "w", buffering=1, closefd=False)), suppress(Exception):
+    with kept_messages(messages), suppress(Exception):
         work()

@@ -6,7 +6,11 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, nullcontext, redirect_stderr
+from typing import IO
+
+_kept: IO[bytes] | None = None
+"""The file of `kept_messages`."""
 
 
 def reason(messages: Sequence[str], error: Exception | None = None) -> str:
@@ -27,7 +31,8 @@ def captured_messages(*ignored: str) -> Iterator[list[str]]:
     """
     lines: list[str] = []
     sys.stderr.flush()
-    with tempfile.TemporaryFile() as file:
+    with tempfile.TemporaryFile() if _kept is None else nullcontext(_kept) as file:
+        start = file.seek(0, os.SEEK_END)
         original = os.dup(2)
         os.dup2(file.fileno(), 2)
         try:
@@ -37,6 +42,21 @@ def captured_messages(*ignored: str) -> Iterator[list[str]]:
         finally:
             os.dup2(original, 2)
             os.close(original)
-            file.seek(0)
+            file.seek(start)
             text = file.read().decode(errors="replace")
             lines += [line for line in text.splitlines() if not any(part in line for part in ignored)]
+
+
+@contextmanager
+def kept_messages(file: IO[bytes]) -> Iterator[None]:
+    """Write to `file` what is written to standard error, also what is captured within the block.
+
+    Where a library ends this process, the one that opened the file finds the reason there.
+    """
+    global _kept
+    _kept = file
+    try:
+        with captured_messages():
+            yield
+    finally:
+        _kept = None

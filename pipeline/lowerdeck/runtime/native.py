@@ -100,6 +100,7 @@ def native_crash(data: bytes, method: Method, inputs: Sequence[Any]) -> str | No
         None where the process ends by itself, also where the runtime reports an error.
 
     Raises:
+        MemoryError: it had no memory left.
         LowerdeckError: it did not end in ten minutes.
     """
 

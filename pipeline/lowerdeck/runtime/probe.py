@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError, full_memory
 from lowerdeck.formats.pte import Method, TensorSpec
 from lowerdeck.runtime.child_processes import exit_name, kill_group
 from lowerdeck.runtime.messages import reason
@@ -33,6 +33,7 @@ def probe_native(data: bytes, methods: Sequence[Method]) -> None:
         methods: Its methods.
 
     Raises:
+        MemoryError: it had no memory left.
         LowerdeckError: the runtime reported an error, crashed or timed out.
     """
     done = _run_worker(methods, None, data, "ExecuTorch's runtime did not execute the program once")
@@ -66,6 +67,7 @@ def probe_twins(
         methods: The program's methods.
 
     Raises:
+        MemoryError: a twin had no memory left.
         LowerdeckError: a twin ended the process or did not finish; names its partition and file.
     """
     arguments = {
@@ -98,6 +100,8 @@ def _run_worker(
     worker = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, start_new_session=True)
     try:
         output, errors = worker.communicate(request, TIMEOUT_S)
+        if worker.returncode and (full := full_memory(errors.decode(errors="replace"))):
+            raise full
         return subprocess.CompletedProcess(command, worker.returncode, output, errors)
     except subprocess.TimeoutExpired as error:
         announced = (error.stdout or b"").decode(errors="replace").splitlines()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from lowerdeck.conformance.cpu_kernels import kernel_faults, missing_kernels
 from lowerdeck.conformance.kernel_calls import Deviation, deviating_calls
 from lowerdeck.conformance.partitions import Inputs
-from lowerdeck.contracts.errors import ConversionError, ProgramError
+from lowerdeck.contracts.errors import ConversionError, ProgramError, is_full_memory
 from lowerdeck.contracts.plan import DelegationPlan, listed
 from lowerdeck.formats.pte import Delegate, KernelCall, Method, read_pte
 from lowerdeck.runtime.floats import FloatProgram
@@ -67,7 +67,7 @@ def refused_calls(
         program.first_call(*sample)
     except ProgramError as error:
         failed = _FAILED_CALL.search(str(error))
-        if failed is None:
+        if failed is None or is_full_memory(error):
             raise
         return [f"ExecuTorch's runtime fails on a kernel that {_computes(converted, int(failed[1]), plan)}: {error}"]
     return []

@@ -17,7 +17,7 @@ from lowerdeck.backends.ethos_u.backend import EthosU
 from lowerdeck.backends.ethos_u.options import FlavorOptions
 from lowerdeck.backends.ethos_u.vela_layers import layers
 from lowerdeck.contracts.backends import Flavor
-from lowerdeck.contracts.errors import ConversionError, LowerdeckError
+from lowerdeck.contracts.errors import ConversionError, LowerdeckError, is_about_no_operator
 from tests.backends.ethos_u.lowering import U55
 from tests.conftest import Lowered
 
@@ -111,6 +111,19 @@ def test_the_first_line_of_a_failure_has_its_cause(log: str, cause: str, tmp_pat
     with pytest.raises(ConversionError) as caught:
         compiled(b"", tmp_path / "partition_0", python=str(python))
     assert str(caught.value).splitlines()[0] == f"Vela ended with exit code 3 on partition_0: {cause}"
+
+
+@pytest.mark.parametrize(
+    "end", ['echo "what(): std::bad_alloc"; kill -ABRT $$', "echo MemoryError; exit 1", "kill -KILL $$"]
+)
+def test_a_full_memory_is_no_fault_of_an_operator(end: str, tmp_path: Path) -> None:
+    """Operators were kept off the NPU for it."""
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\n{end}\n")
+    python.chmod(0o755)
+    with pytest.raises(ConversionError, match="Vela ") as caught:
+        compiled(b"", tmp_path / "partition_0", python=str(python))
+    assert is_about_no_operator(caught.value)
 
 
 @pytest.mark.heavy

@@ -21,7 +21,7 @@ from lowerdeck.backends.neutron.options import FlavorOptions
 from lowerdeck.backends.neutron.reference.litert import NEUTRON_GRAPH, read_graph
 from lowerdeck.backends.neutron.reference.neutron_library_utils import getNeutronTargets
 from lowerdeck.contracts.backends import Flavor
-from lowerdeck.contracts.errors import ConversionError, LowerdeckError
+from lowerdeck.contracts.errors import ConversionError, LowerdeckError, is_about_no_operator
 from tests.backends.neutron.environments import RESULT_AS, Environment, make, replace_convert
 from tests.backends.neutron.test_converter import RELU
 
@@ -139,6 +139,25 @@ def test_what_a_converter_does_wrong_is_said_with_its_partition(
     assert said in message
     assert "before it" in message
     assert describe(flavor_of(environment)).version == "3.1.3"  # only converting is broken
+
+
+@pytest.mark.parametrize(
+    ("body", "is_about_operators"),
+    [
+        ("raise MemoryError('of the converter')", False),
+        ("import os; os.write(2, b'what():  std::bad_alloc'); os.abort()", False),
+        ("import os; os.kill(os.getpid(), 9)", False),
+        ("import os; os.abort()", True),
+    ],
+)
+def test_a_full_memory_is_no_fault_of_an_operator(
+    environment: Environment, tmp_path: Path, body: str, is_about_operators: bool
+) -> None:
+    """Operators were kept off the NPU for it."""
+    replace_convert(environment, body)
+    with pytest.raises(ConversionError, match="was not converted") as caught:
+        convert(flavor_of(environment), RELU, TARGET, DEFAULTS, tmp_path / "tag0")
+    assert is_about_no_operator(caught.value) is not is_about_operators
 
 
 def test_a_hang_ends_at_the_time_limit(environment: Environment, tmp_path: Path) -> None:

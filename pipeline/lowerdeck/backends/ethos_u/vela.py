@@ -17,7 +17,8 @@ from executorch.backends.arm.arm_vela import VelaCompileResult, VelaExternalBloc
 
 from lowerdeck.backends.ethos_u.vela_config import STOCK, VelaConfig
 from lowerdeck.backends.ethos_u.vela_layers import FLAGS
-from lowerdeck.contracts.errors import ConversionError, ConverterTimeoutError
+from lowerdeck.contracts.errors import ConversionError, ConverterKilledError, ConverterTimeoutError, full_memory
+from lowerdeck.runtime.child_processes import CRASHES
 
 _OTHER_TOSA = "Tosa version mismatch"
 """What Vela says about a TOSA graph of a version that it cannot read."""
@@ -108,13 +109,15 @@ def _run(folder: Path, python: str, timeout_s: float) -> None:
                 f"Its input and log are in {folder}"
             ) from None
     if code != 0:
-        lines = (folder / "vela.log").read_text(errors="replace").strip().splitlines()
+        written = (folder / "vela.log").read_text(errors="replace")
+        lines = written.strip().splitlines()
         cause, tail = next(filter(_STATES_CAUSE.match, reversed(lines)), "".join(lines[-1:])), "\n".join(lines[-5:])
         ended = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        raise ConversionError(
+        kind = ConverterKilledError if code < 0 and -code not in CRASHES else ConversionError
+        raise kind(
             f"Vela {ended} on {folder.name}: {cause.strip() or 'it wrote no log'}\n{tail}\n{_advice(tail)}"
             f"Reproduce it alone, in {folder}: {' '.join(command)}"
-        )
+        ) from full_memory(written)
 
 
 def _advice(log: str) -> str:

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from lowerdeck.backends.neutron import convert_worker
-from lowerdeck.runtime.child_processes import exit_name, kill_group
+from lowerdeck.runtime.child_processes import CRASHES, exit_name, kill_group
 
 LOG_NAME = "converter.log"
 OUTPUT_NAME = "output"
 """The converter's current folder, below the job's; it keeps the files that the converter writes."""
-TIME_LIMIT = "time_limit"
+TIME_LIMIT, KILLED = "time_limit", "killed"
 _LOG_TAIL_LINES = 30
 # Would make an interpreter of another environment import modules of this one.
 _ENVIRONMENT_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
@@ -26,7 +26,7 @@ class FailedError(Exception):
     """A failed job; the message continues a sentence about the converter."""
 
     def __init__(self, message: str, kind: str | None = None) -> None:
-        """`kind` is one of convert_worker.ERROR_KINDS where the converter reported the failure, or TIME_LIMIT."""
+        """Keep the kind: one of convert_worker.ERROR_KINDS where the converter reported it, TIME_LIMIT or KILLED."""
         super().__init__(message)
         self.kind = kind
 
@@ -60,7 +60,8 @@ def run(python: str, job: dict[str, Any], folder: Path, timeout_s: float) -> dic
     if exit_code is None:
         raise FailedError(f"was ended at its time limit of {timeout_s:g} s", TIME_LIMIT)
     if not result_file.is_file():
-        raise FailedError(_describe_exit(exit_code))
+        is_killed = exit_code < 0 and -exit_code not in CRASHES
+        raise FailedError(_describe_exit(exit_code), KILLED if is_killed else None)
     result: dict[str, Any] = json.loads(result_file.read_text(encoding="utf-8"))
     if not result["ok"]:
         raise FailedError(f"reports: {result['error']}", result["kind"])

@@ -15,7 +15,13 @@ from typing import Any
 from lowerdeck.backends.neutron import child, convert_worker
 from lowerdeck.backends.neutron.convert_worker import DEFAULT_OPTIONS
 from lowerdeck.backends.neutron.reference.litert import NEUTRON_GRAPH, read_graph
-from lowerdeck.contracts.errors import ConversionError, ConverterTimeoutError, LowerdeckError
+from lowerdeck.contracts.errors import (
+    ConversionError,
+    ConverterKilledError,
+    ConverterTimeoutError,
+    LowerdeckError,
+    full_memory,
+)
 
 INSTALLED_SDK = "eiq_neutron_sdk"
 REFERENCE_SDK = "lowerdeck.backends.neutron.reference"
@@ -212,8 +218,11 @@ def convert(
     try:
         result = _run(flavor, job, folder, flavor.timeout_s if timeout_s is None else timeout_s)
     except child.FailedError as failed:
-        kind = ConverterTimeoutError if failed.kind == child.TIME_LIMIT else ConversionError
-        raise kind(failure_message(flavor, folder, str(failed))) from None
+        kind = {child.TIME_LIMIT: ConverterTimeoutError, child.KILLED: ConverterKilledError}.get(
+            failed.kind or "", ConversionError
+        )
+        full = full_memory(f"{failed}\n{child.log(folder)}")
+        raise kind(failure_message(flavor, folder, str(failed))) from full
     converted = (folder / "converted.tflite").read_bytes()
     if reason := _neutron_graph_problem(converted):
         raise ConversionError(failure_message(flavor, folder, f"The converter {flavor.name} {reason}"))
@@ -294,7 +303,7 @@ def _run(flavor: ConverterFlavor, job: dict[str, Any], folder: Path, timeout_s: 
 
 
 def _remedy(flavor: ConverterFlavor, kind: str | None) -> str:
-    assert kind in (None, child.TIME_LIMIT, *convert_worker.ERROR_KINDS)
+    assert kind in (None, child.TIME_LIMIT, child.KILLED, *convert_worker.ERROR_KINDS)
     if kind == "missing_sdk" and flavor.sdk_module == INSTALLED_SDK:
         return MISSING_SDK
     return {
