@@ -20,7 +20,7 @@ from lowerdeck.artifacts.host_programs import open_converted_program
 from lowerdeck.backends.ethos_u import options as ethos_u
 from lowerdeck.backends.ethos_u.backend import EthosU
 from lowerdeck.contracts.backends import Backend, BuildContext, Flavor
-from lowerdeck.contracts.errors import ConversionError
+from lowerdeck.contracts.errors import ConversionError, LowerdeckError
 from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.steps.calibrate import calibrate
 from lowerdeck.steps.convert import Converted, convert
@@ -168,8 +168,9 @@ def test_the_pass_pipeline_decides_what_is_quantized_and_delegated(lowered: Call
     network, shape = Masked().eval(), [1, 4, 8]
     samples = [(torch.randn(shape),)]
 
-    def left_to_the_cpu(**chosen: Any) -> tuple[set[str], set[float]]:
-        backend = backend_of(lowered(U85), {"pass_pipeline": chosen})
+    def left_to_the_cpu(limit: float = 256.0, **chosen: Any) -> tuple[set[str], set[float]]:
+        infinities = {"quantize_inf": {"neg_inf": -limit, "pos_inf": limit}}
+        backend = backend_of(lowered(U85), {"pass_pipeline": chosen | infinities})
         program = quantized(lambda: export(network, [shape]), backend, INT8, samples)
         scales = {node.args[1] for node in program.graph.nodes if "quantize_per_tensor" in node.name}
         nodes = partition(program, backend).plan.nodes
@@ -179,8 +180,20 @@ def test_the_pass_pipeline_decides_what_is_quantized_and_delegated(lowered: Call
     assert masked == set()
     assert left_to_the_cpu(softmax="MASKED") == (masked, scales)
     assert "aten.where.self" in left_to_the_cpu(softmax="STABLE")[0]
-    narrow = left_to_the_cpu(quantize_inf={"neg_inf": -20.0, "pos_inf": 20.0})[1]
-    assert max(narrow) < 0.5 * max(scales)
+    assert max(left_to_the_cpu(limit=20.0)[1]) < 0.5 * max(scales)
+
+
+@pytest.mark.parametrize("target", quick_first([U55, U85]))
+@pytest.mark.parametrize("scheme", [INT8, INT16X8], ids=lambda scheme: scheme.name)
+def test_infinities_stay_until_calibrate_refuses_them(
+    target: str, scheme: QuantizationScheme, lowered: Callable[[str], Lowered]
+) -> None:
+    """They became -256, which took all steps of the scores, and won over what is less."""
+    torch.manual_seed(0)
+    with pytest.raises(LowerdeckError, match=r"infinite values.* in the model itself \(.*test_quantization\.py:\d+\)"):
+        quantized(
+            lambda: export(Masked().eval(), [[1, 4, 8]]), lowered(target).backend(), scheme, [(torch.randn(1, 4, 8),)]
+        )
 
 
 def test_choices_that_would_be_lost_are_refused() -> None:

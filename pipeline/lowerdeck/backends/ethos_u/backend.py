@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -19,6 +20,7 @@ from lowerdeck.backends.ethos_u.options import (
     FlavorOptions,
     Options,
     PassPipeline,
+    QuantizeInf,
 )
 from lowerdeck.compat import arm
 from lowerdeck.contracts.backends import Backend, BuildContext, Flavor, FlavorReport, Problems
@@ -156,7 +158,10 @@ class EthosU(Backend[Device, Options, FlavorOptions]):
         create_config = partial(configs[scheme.name], is_qat=scheme.is_qat)
         config = create_config(is_per_channel=scheme.weight_granularity != "per_tensor")
         # The quantizer reads only the accelerator and the pass pipeline.
-        spec = self._with_pass_pipeline(EthosUCompileSpec(self.device.accelerator))
+        spec = EthosUCompileSpec(self.device.accelerator)
+        chosen = self.device.pass_pipeline
+        kept = dataclasses.replace(chosen, quantize_inf=chosen.quantize_inf or _INFINITE)
+        spec.set_pass_pipeline_config(_pass_pipeline(kept, spec))
         quantizer: Quantizer = YieldingQuantizer(spec, create_config(is_per_channel=False)).set_global(config)
         if self.device.io_quantization is not None:
             of_type = {"uint8": get_uint8_io_quantization_config, "int16": get_symmetric_a16w8_quantization_config}
@@ -255,6 +260,10 @@ class EthosU(Backend[Device, Options, FlavorOptions]):
         if self.device.pass_pipeline != PassPipeline():
             spec.set_pass_pipeline_config(_pass_pipeline(self.device.pass_pipeline, spec))
         return spec
+
+
+_INFINITE = QuantizeInf(neg_inf=-math.inf, pos_inf=math.inf)
+"""Infinities stay, and calibrate sees them: Arm's -256 and 255 take the steps of other values, or win over them."""
 
 
 def _import_problem(path: str, key: str, plugins: Sequence[str]) -> str | None:

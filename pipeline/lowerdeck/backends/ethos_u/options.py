@@ -42,7 +42,8 @@ class PassPipeline:
     """Softmax after subtracting the largest value; `MASKED` also decomposes masked_fill, so that it can be delegated.
     Ethos-U85 only; the others have `STABLE`."""
     quantize_inf: QuantizeInf | None = None
-    """What infinities become before tensors are quantized."""
+    """What infinities become before tensors are quantized. Null leaves them as they are: calibrate refuses a model that
+    would quantize them."""
 
 
 @dataclass(frozen=True, kw_only=True)
