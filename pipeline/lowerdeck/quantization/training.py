@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -29,6 +29,7 @@ from lowerdeck.graph.masked_scores import behind_masks
 from lowerdeck.graph.memory_formats import memory_format_of, to_memory_format
 from lowerdeck.graph.state import initial_state
 from lowerdeck.quantization.biases import make_room_for_biases
+from lowerdeck.quantization.infinities import watched
 from lowerdeck.quantization.pt2e import observer_state, prepare, replace_parameters
 from lowerdeck.quantization.ranges import activation_ranges, constant_values, constants, observer_nodes
 from lowerdeck.quantization.small_ranges import refine_small_steps
@@ -98,8 +99,8 @@ def train(
         training: Hyperparameters, samples and checkpoints.
 
     Raises:
-        LowerdeckError: the model has state or a masked attention, the outputs are not scores of the labels' classes,
-            or the training diverged.
+        LowerdeckError: the model has state or a masked attention, what would be quantized is infinite or NaN, the
+            outputs are not scores of the labels' classes, or the training diverged.
     """
     if written := initial_state(program):
         raise LowerdeckError(
@@ -115,12 +116,18 @@ def train(
     inputs = _InMemoryFormat(observed, memory_format)
     replace_parameters(prepared, dict(prepared.named_parameters()))  # training must not change those of `program`
     recipe, samples = training.recipe, _InMemoryFormat(training.split, memory_format)
+    for parameter in prepared.parameters():  # constants that a quantizer made parameters may be infinite
+        parameter.requires_grad_(bool(parameter.isfinite().all()))
     optimizer = torch.optim.Adam(prepared.parameters(), lr=recipe.learning_rate)
     saved = training.checkpoints.load()
     if saved is not None:
         _restore(prepared, optimizer, saved[1])
+    else:
+        with watched(prepared) as check_finite:  # no weight has been changed yet: the model is to blame
+            _find_ranges(prepared, inputs, check_finite)
     for epoch in range(saved[0] if saved else 0, recipe.epochs):
-        _find_ranges(prepared, inputs)
+        if saved or epoch:
+            _find_ranges(prepared, inputs)
         _train_epoch(prepared, optimizer, samples, training, epoch)
         training.checkpoints.save(epoch + 1, _tensors(prepared, optimizer))
     _find_ranges(prepared, inputs)
@@ -152,11 +159,18 @@ class _InMemoryFormat:
         return to_memory_format(sample.inputs, self.memory_format), sample.label
 
 
-def _find_ranges(prepared: GraphModule, inputs: Iterable[tuple[torch.Tensor, ...]]) -> None:
+def _find_ranges(
+    prepared: GraphModule, inputs: Iterable[tuple[torch.Tensor, ...]], check_finite: Callable[[], None] = lambda: None
+) -> None:
     """Freeze the ranges of activations, and set those of weights, as calibration finds them for the current weights.
 
     The quantizers' own observers average the smallest and largest value of each batch. With batches of one sample,
     such average ranges would clip about half of the samples.
+
+    Args:
+        prepared: A prepared model.
+        inputs: What observers see.
+        check_finite: Raises LowerdeckError if what they see was infinite before any training.
     """
     observers: dict[FakeQuantizeBase, Any] = {}
     fake_quantizers, weights = _fake_quantizers(prepared)
@@ -168,6 +182,7 @@ def _find_ranges(prepared: GraphModule, inputs: Iterable[tuple[torch.Tensor, ...
 
     def observe(fake_quantizer: Any, arguments: tuple[torch.Tensor, ...]) -> None:
         if not bool(arguments[0].isfinite().all()):  # weights that are finite, and too large for the next layer
+            check_finite()
             raise LowerdeckError(_DIVERGED)
         observers[fake_quantizer](arguments[0])
 
@@ -175,6 +190,7 @@ def _find_ranges(prepared: GraphModule, inputs: Iterable[tuple[torch.Tensor, ...
     with torch.no_grad():
         for sample in progress_bar(inputs, desc="calibrate", unit="sample", disable=None):
             prepared(*sample)
+        check_finite()
         for hook in hooks:
             hook.remove()
         _reobserve_weights(prepared)
@@ -229,7 +245,7 @@ def _train_epoch(
             optimizer.step()
             progress.update(len(batch))
             progress.set_postfix_str(f"loss {loss / seen:.4f}, accuracy {100 * hits / seen:.1f} %")
-    if not all(bool(parameter.isfinite().all()) for parameter in prepared.parameters()):
+    if not all(bool(each.isfinite().all()) for each in prepared.parameters() if each.requires_grad):
         raise LowerdeckError(_DIVERGED)
 
 

@@ -14,24 +14,18 @@ from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.quantization import ObserverState
 from lowerdeck.graph.exact_integers import computed_of_integers
 from lowerdeck.graph.memory_formats import memory_format_of, to_memory_format
-from lowerdeck.graph.source_lines import source_line
 from lowerdeck.graph.state import initial_state, with_own_state
 from lowerdeck.quantization.biases import make_room_for_biases
 from lowerdeck.quantization.explicit_state import stream
 from lowerdeck.quantization.histogram_search import searched_range
+from lowerdeck.quantization.infinities import watched
 from lowerdeck.quantization.pt2e import observer_state, prepare
-from lowerdeck.quantization.ranges import (
-    activation_ranges,
-    constant_values,
-    constants,
-    observed_modules,
-    observer_nodes,
-)
+from lowerdeck.quantization.ranges import activation_ranges
 from lowerdeck.quantization.small_ranges import refine_small_steps
 from lowerdeck.quantization.training import Training, train
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from torch.export import ExportedProgram
     from torchao.quantization.pt2e.quantizer import Quantizer
@@ -64,7 +58,8 @@ def calibrate(
         training: Quantization-aware training, which `quantizer` must support.
 
     Raises:
-        LowerdeckError: the prepared model, which is still in float, computes something else than `program`.
+        LowerdeckError: the prepared model, which is still in float, computes something else than `program`, or what
+            would be quantized is infinite or NaN.
     """
     if training is not None:
         return train(program, quantizer, samples, training)
@@ -81,65 +76,27 @@ def calibrate(
             outputs = stream(prepared, program)(*example), with_own_state(program)(*example)
             _check_prepared([(example, *outputs)], program, quantizer)
             return observer_state(prepared)
-        endless = _watch(prepared)
         execute, in_float, compared = stream(prepared, program), with_own_state(program), list[tuple[Any, Any, Any]]()
         num_compared = min(num_samples, _MOST_COMPARED) if not initial_state(program) else 1
-        for index, sample in enumerate(inputs("calibrate")):
-            try:
-                outputs = execute(*sample)
-            except RuntimeError:  # torch.histc refuses what infinity led to
-                _check_finite(prepared, endless)
-                raise
-            if index < num_compared:
-                compared.append((sample, outputs, in_float(*sample)))
-            if index + 1 == num_compared:
-                _check_prepared(compared, program, quantizer)
+        with watched(prepared) as check_finite:
+            for index, sample in enumerate(inputs("calibrate")):
+                try:
+                    outputs = execute(*sample)
+                except RuntimeError:  # torch.histc refuses what infinity led to
+                    check_finite()
+                    raise
+                if index < num_compared:
+                    compared.append((sample, outputs, in_float(*sample)))
+                if index + 1 == num_compared:
+                    _check_prepared(compared, program, quantizer)
     if len(compared) < num_compared:  # there are fewer samples than were announced
         _check_prepared(compared, program, quantizer)
-    _check_finite(prepared, endless)
+    check_finite()
     refine_small_steps(prepared)
     make_room_for_biases(prepared)
     state, clipped = observer_state(prepared), inputs("count what is clipped")
     with HISTOGRAM_SEARCH.active(searched_range):
         return dataclasses.replace(state, ranges=activation_ranges(prepared, clipped, stream(prepared, program)))
-
-
-def _watch(prepared: torch.fx.GraphModule) -> set[torch.nn.Module]:
-    """Observers of activations whose scales are computed now, which saw infinity or NaN; it grows as samples are run.
-
-    Their state does not tell: torchao's histograms skip infinite values.
-    """
-    fixed, endless = constants(prepared), set[torch.nn.Module]()
-
-    def watch(observer: torch.nn.Module, arguments: tuple[torch.Tensor, ...]) -> None:
-        if not bool(arguments[0].isfinite().all()):
-            endless.add(observer)
-
-    for node in observer_nodes(prepared):
-        observer = prepared.get_submodule(node.target)
-        if node not in fixed and not getattr(observer, "is_dynamic", False):
-            observer.register_forward_pre_hook(watch)
-    return endless
-
-
-def _check_finite(prepared: torch.fx.GraphModule, endless: Collection[torch.nn.Module]) -> None:
-    """Raise LowerdeckError if a tensor that is about to be quantized reached infinity, which no scale represents."""
-    found = [node for node in observer_nodes(prepared) if prepared.get_submodule(node.target) in endless]
-    if found:
-        modules, values = observed_modules(prepared), constant_values(prepared)
-        # One observer serves all inputs of an operator. Where a constant is one of them, it is so for all samples.
-        stored = [node for node in found if node in values and not bool(values[node].isfinite().all())]
-        lines = [source_line(node.args[0].meta.get("stack_trace")) for node in found]
-        named = [f"the constant {node.args[0].name}" for node in stored] or [
-            modules[node.name] or (line and f"the model itself ({line})")
-            for node, line in zip(found, lines, strict=True)
-        ]
-        places = ", ".join(dict.fromkeys(filter(None, named))) or "the model itself"
-        raise LowerdeckError(
-            f"tensors that would be quantized have infinite values for calibration samples, in {places}: no integer "
-            "stands for them. Write a finite number in the model, such as -1e4 for what a mask leaves out, or keep "
-            "these modules in float (quantization.keep_float)"
-        )
 
 
 def _check_prepared(compared: Sequence[tuple[Any, Any, Any]], program: ExportedProgram, quantizer: Quantizer) -> None:
