@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _LEVELS = 256
 """Of a softmax with 8 bits: weights below half of a level are zero."""
-_Observe = Callable[[torch.Tensor], Any]
+Observe = Callable[[torch.Tensor], Any]
 
 
 def narrow_masked_ranges(prepared: GraphModule) -> None:
@@ -38,7 +38,7 @@ def narrow_masked_ranges(prepared: GraphModule) -> None:
         for node in observer_nodes(prepared)
         if isinstance(modules[node.target], ObserverBase) and not isinstance(modules[node.target], FakeQuantizeBase)
     }
-    seen_by: dict[Any, list[_Observe]] = {observers[node]: [] for node in observers if node in behind}
+    seen_by: dict[Any, list[Observe]] = {observers[node]: [] for node in observers if node in behind}
     values, masks = constant_values(prepared), set[Any]()
     for node in [each for each in prepared.graph.nodes if each in behind and each not in observers]:
         is_added = node.target == torch.ops.aten.add.Tensor
@@ -52,10 +52,10 @@ def narrow_masked_ranges(prepared: GraphModule) -> None:
                 parts = dict.fromkeys(observers[each] for each in _above(mask, behind) if each in observers)
                 seen_by.setdefault(scores[0], []).append(_fill(torch.tensor(MASKED), [*parts], is_added=True))
     for observer, others in seen_by.items():
-        _let_observe(observer, _nothing if observer in masks else _bounded, others)
+        let_observe(observer, _nothing if observer in masks else _bounded, others)
 
 
-def _let_observe(observer: Any, seen: Callable[[torch.Tensor], torch.Tensor], others: Sequence[_Observe]) -> None:
+def let_observe(observer: Any, seen: Callable[[torch.Tensor], torch.Tensor], others: Sequence[Observe]) -> None:
     """Let `observer` see `seen(values)`, and others the values, which it hands on as they are."""
     given: list[torch.Tensor] = []
 
@@ -66,7 +66,8 @@ def _let_observe(observer: Any, seen: Callable[[torch.Tensor], torch.Tensor], ot
         return (seen(arguments[0]),)
 
     observer.register_forward_pre_hook(before)
-    observer.register_forward_hook(lambda *_: given.pop())
+    # Of several, the first to change what is seen is the last to hand on: it knows the values.
+    observer.register_forward_hook(lambda *_: given.pop(), prepend=True)
 
 
 def _nothing(values: torch.Tensor) -> torch.Tensor:
@@ -85,7 +86,7 @@ def _above(node: Node, behind: set[Node]) -> set[Node]:
     return found
 
 
-def _fill(mask: torch.Tensor, observers: Sequence[Any], *, is_added: bool) -> _Observe:
+def _fill(mask: torch.Tensor, observers: Sequence[Any], *, is_added: bool) -> Observe:
     """Lets `observers` see `mask` as far below the scores as it has to be."""
     lowest, highest = math.inf, -math.inf
 

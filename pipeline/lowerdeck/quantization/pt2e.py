@@ -27,6 +27,7 @@ from lowerdeck.quantization.integers import (
     leave_other_types,
     show_exact_divisions,
 )
+from lowerdeck.quantization.limits import observe_finite_limits
 from lowerdeck.quantization.masks import narrow_masked_ranges
 from lowerdeck.quantization.matrix_products import use_linear
 from lowerdeck.quantization.shared_layers import separate_shared_layers
@@ -59,6 +60,7 @@ def prepare(program: ExportedProgram, quantizer: Quantizer) -> torch.fx.GraphMod
     show_exact_divisions(prepared)
     leave_floats_between_integers(prepared, trained, known)
     narrow_masked_ranges(prepared)
+    observe_finite_limits(prepared)
     if not any(True for _ in _observers(prepared)):
         operators = Counter(str(node.target) for node in program.graph.nodes if node.op == "call_function")
         listed = ", ".join(f"{count} {name}" for name, count in operators.most_common(12))
