@@ -175,3 +175,54 @@ def test_it_is_built(function: _Function, target: str) -> None:
     drawn = [(x, keep & (index % 4 > 0)) for index, (x, keep) in enumerate(samples(10))]
     verdict, detail = lowered(Pooled(function).eval(), drawn, create(target))
     assert verdict == "right", detail
+
+
+PADDED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "images": lambda y: nn.functional.max_pool2d(nn.functional.pad(y[:, None], (0, 1, 0, 1), value=-torch.inf), 3, 2),
+    "both sides": lambda y: nn.functional.max_pool2d(nn.functional.pad(y[:, None], (1, 2, 1, 2), value=-1e9), 4, 2),
+    "sequences": lambda y: nn.functional.max_pool1d(nn.functional.pad(y, (1, 0), value=-torch.inf), 2, 1),
+}
+VANISHING: dict[str, _Function] = {
+    "sigmoid": lambda y, keep: torch.where(keep, y + 4, -torch.inf).sigmoid(),
+    "exp": lambda y, keep: y.masked_fill(~keep, -torch.inf).exp(),
+}
+
+
+@pytest.mark.parametrize("name", [*PADDED, *VANISHING])
+def test_infinities_that_no_result_has_are_not_in_the_program(name: str) -> None:
+    """Such models were refused, or had 6 to 9 dB on an Ethos-U."""
+    network = Pooled(VANISHING.get(name, lambda y, keep: PADDED[name](y) + 0 * keep.sum())).eval()
+    program = export(network, SHAPES, input_dtypes=DTYPES)
+    assert "inf" not in str(program.graph)
+    assert "-1000000000" not in str(program.graph)
+    for x, keep in samples(6):
+        assert torch.equal(program.module()(x, keep), network(x, keep))
+
+
+@pytest.mark.parametrize(("kernel", "dilation"), [(1, 1), (2, 3)])
+def test_a_padding_that_windows_see_alone_stays(kernel: int, dilation: int) -> None:
+    network = Pooled(
+        lambda y, keep: nn.functional.max_pool1d(
+            nn.functional.pad(y, (2, 0), value=-torch.inf), kernel, 1, dilation=dilation
+        )
+    ).eval()
+    program = export(network, SHAPES, input_dtypes=DTYPES)
+    x, keep = samples(1)[0]
+    assert torch.equal(program.module()(x, keep), network(x, keep))
+
+
+@pytest.mark.parametrize("target", quick_first(["ethos_u55_128", "cortex_m55", "neutron_imxrt700"]))
+@pytest.mark.parametrize("name", quick_first(["images", "sigmoid"]))
+def test_what_no_result_has_is_built(name: str, target: str) -> None:
+    class Between(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.linear = nn.Linear(4, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.linear(x)
+            return PADDED[name](y) if name in PADDED else VANISHING[name](y, torch.arange(8) < 6)
+
+    verdict, detail = lowered(Between().eval(), [sample[:1] for sample in samples(8)], create(target))
+    assert verdict == "right", detail

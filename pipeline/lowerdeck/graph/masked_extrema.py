@@ -31,6 +31,10 @@ _SMALLEST = (_aten.amin, _aten.min, _aten.argmin)
 _OF_TWO = (_aten.max.other, _aten.min.other)
 """Of the same names, but no reduction."""
 _INDICES = (_aten.argmax, _aten.argmin)
+_VANISHING = (_aten.sigmoid, _aten.exp)
+"""Operators that make 0 of what leaves out."""
+_POOLINGS = (_aten.max_pool1d.default, _aten.max_pool2d.default, _aten.max_pool3d.default)
+_PADDINGS = (_aten.pad.default, _aten.constant_pad_nd.default)
 _CONVERTING = (_aten.to, _aten._to_copy, _aten.type_as)
 _COMPARISONS = (
     *(_aten.isinf, _aten.isneginf, _aten.isposinf, _aten.isfinite, _aten.isnan, _aten.nan_to_num),
@@ -74,7 +78,11 @@ def fill_with_extrema(program: ExportedProgram) -> None:
     comes next.
     """
     for node in list(program.graph.nodes):
-        if node.target in _FILLED and (extrema := _replacing(node, node.args[_FILLED[node.target].number])):
+        if node.target in _PADDINGS:
+            _pad_by_edges(node)
+        if node.target in _FILLED and _vanishes(node):
+            _fill_zeros_behind(node)
+        elif node.target in _FILLED and (extrema := _replacing(node, node.args[_FILLED[node.target].number])):
             dtype = node.meta["val"].dtype
             _answer_comparisons(program, node)
             replace_by(node, _filled_with(extrema, _FILLED[node.target], _reads_indices(node), dtype))
@@ -93,6 +101,69 @@ def _replacing(node: Node, number: Any) -> tuple[_Extremum, _Extremum] | None:
     if number >= -MASKED and readers and readers.issubset(_SMALLEST):
         return torch.amax, torch.amin
     return None
+
+
+def _vanishes(node: Node) -> bool:
+    """Whether nothing reads what is left out but functions that have 0 of it."""
+    readers, number = {packet_of(user) for user in node.users}, _number(node)
+    return node.meta["val"].is_floating_point() and number <= MASKED and bool(readers) and readers.issubset(_VANISHING)
+
+
+def _number(node: Node) -> Any:
+    return node.args[_FILLED[node.target].number]
+
+
+def _fill_zeros_behind(node: Node) -> None:
+    """Fill in 0 behind a sigmoid or an exponential function."""
+    places = _FILLED[node.target]
+    for user in list(node.users):
+        given = list(node.args)
+        given[places.number], given[places.values] = 0.0, user
+        with node.graph.inserting_before(user.next):
+            made = called(user, node.target, *given)
+        user.replace_all_uses_with(made, delete_user_cb=made.__ne__)
+    values: Any = node.args[places.values]
+    is_alike = (values.meta["val"].shape, values.meta["val"].dtype) == (node.meta["val"].shape, node.meta["val"].dtype)
+    if is_alike and all(packet_of(user) is _aten.sigmoid for user in node.users):
+        node.replace_all_uses_with(values)  # a sigmoid of what is left out has no say in the range
+        node.graph.erase_node(node)
+    else:
+        replace_by(node, _filled_with((torch.amin, torch.amax), places, False, node.meta["val"].dtype))
+
+
+def _pad_by_edges(node: Node) -> None:
+    """Let a padding that leaves out, in front of poolings, repeat the edges: windows that reach it have them."""
+    options = arguments_of(node)
+    padding, value = options["pad"], options.get("value")
+    if options.get("mode", "constant") != "constant" or value is None or value > MASKED or not node.users:
+        return
+    readers = [each for user in node.users for each in (user.users if packet_of(user) is _aten.clone else [user])]
+    if all(reader.target in _POOLINGS and _has_edges(reader, padding) for reader in readers):
+        replace_by(node, _repeating_edges)
+
+
+def _has_edges(pooling: Node, padding: list[int]) -> bool:
+    """Whether each window of `pooling` has some of the values that were padded, and with the padding their edge."""
+    options = arguments_of(pooling)
+    given: Any = options.pop("self")
+    function: Any = pooling.target
+    sizes = given.meta["val"].shape[-len(options["kernel_size"]) :]
+    is_known = all(isinstance(size, int) for size in (*sizes, *padding)) and min(padding) >= 0
+    if not is_known or len(padding) > 2 * len(sizes) or set(options["dilation"]) - {1}:
+        return False
+    behind = [*padding, *[0] * (2 * len(sizes) - len(padding))]
+    inner = [size - sum(behind[2 * index : 2 * index + 2]) for index, size in enumerate(reversed(sizes))]
+    real = torch.nn.functional.pad(torch.zeros(1, 1, *reversed(inner)), behind, value=-torch.inf)
+    return bool(function(real, *options.values()).isfinite().all())
+
+
+def _repeating_edges(x: torch.Tensor, pad: list[int], *_: Any) -> torch.Tensor:
+    for index, (front, behind) in enumerate(zip(pad[::2], pad[1::2], strict=True)):
+        dim = x.ndim - 1 - index
+        first, last = x.narrow(dim, 0, 1), x.narrow(dim, x.shape[dim] - 1, 1)
+        if front or behind:
+            x = torch.cat([*[first] * front, x, *[last] * behind], dim)
+    return x
 
 
 def _reads_indices(node: Node) -> bool:
