@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import py_compile
 import shutil
 import subprocess
 import sys
@@ -17,6 +19,7 @@ from lowerdeck.fingerprints.closures import (
     Sources,
     closure,
     code_digest,
+    drop_outdated_bytecode,
     model_code,
     stage_closures,
     stage_code,
@@ -186,6 +189,23 @@ def test_code_of_the_user_counts_with_what_it_imports(workspace: Path, tmp_path:
     assert {stage for stage in before if before[stage] != after[stage]} == {
         "export", "quantize", "evaluate", "firmware",  # these take names of classes from the weights
     }  # fmt: skip
+
+
+def test_stages_do_not_execute_outdated_bytecode_of_code_that_counts(workspace: Path, tmp_path: Path) -> None:
+    """Python took that of a file of the same size and time: what was executed was not what the digests say."""
+    for folder in SOURCE_FOLDERS:
+        shutil.copytree(workspace / folder, tmp_path / folder)
+    files = [tmp_path / name for name in ("plugins/net.py", "plugins/unused.py", "closures_beside.py")]
+    files[0].parent.mkdir(exist_ok=True)
+    for file in files:
+        file.write_text("import closures_beside\n")
+        py_compile.compile(str(file))
+        file.touch()
+    kept = [Path(importlib.util.cache_from_source(str(file))) for file in files]
+    drop_outdated_bytecode(tmp_path, ["plugins", "closures_nowhere"])
+    assert [file.is_file() for file in kept] == [False, False, True], "of others it is not known yet"
+    stage_code(config_for("xnnpack", options={"factory": "plugins.net:build"}), tmp_path)
+    assert not kept[2].is_file()
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import os
+import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from types import ModuleType
 
@@ -211,3 +214,125 @@ def test_links_in_a_package_are_no_edits(tmp_path: Path, links: str) -> None:
         sys.modules["notebook_links"] = first  # as a notebook that has imported it
         with in_workspace(tmp_path):
             assert importlib.import_module("notebook_links") is first
+
+
+def _value(workspace: Path, module: str) -> str:
+    """What the module says in a build."""
+    with in_workspace(workspace):
+        value = importlib.import_module(module).value
+    assert isinstance(value, str)
+    return value
+
+
+def _relink(place: Path, target: str) -> None:
+    place.unlink()
+    place.symlink_to(target)
+
+
+def _move(folder: Path) -> None:
+    folder.rename(folder.with_name("before"))
+    folder.with_name(f"{folder.name}_new").rename(folder)
+
+
+REPLACED: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "a folder by another one": ("notebook_moved.part", lambda ws: _move(ws / "notebook_moved")),
+    "a folder around it": ("notebook_around.inner.part", lambda ws: _move(ws / "notebook_around" / "inner")),
+    "the file that a link is to": ("notebook_links.file", lambda ws: _relink(ws / "notebook_links/file.py", "new.py")),
+    "the folder that a link is to": ("notebook_link.part", lambda ws: _relink(ws / "notebook_link", "linked_new")),
+}
+
+
+@pytest.mark.parametrize("when", ["between builds", "during the first build", "before the first build"])
+@pytest.mark.parametrize("replaced", REPLACED)
+def test_parts_that_were_replaced_are_imported_again(tmp_path: Path, replaced: str, when: str) -> None:
+    """Time stamps of the files are those of before, and the old build was taken for the new one."""
+    for version in ("", "_new"):
+        for folder in ("notebook_moved", "notebook_around/inner", "linked"):
+            _write(tmp_path, {f"{folder}{version}/part.py": f"value = 'is{version}'\n"})
+    _write(tmp_path, {"params.yaml": "", "notebook_around/__init__.py": ""})
+    _write(tmp_path / "notebook_links", {"old.py": "value = 'is'", "new.py": "value = 'is_new'"})
+    (tmp_path / "notebook_links" / "file.py").symlink_to("old.py")
+    (tmp_path / "notebook_link").symlink_to("linked")
+    time.sleep(0.1)  # the clock of files is behind
+    module, replace = REPLACED[replaced]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(tmp_path)  # as a notebook in the workspace
+        if when == "before the first build":
+            importlib.import_module(module)
+            replace(tmp_path)
+        elif when == "during the first build":
+            with in_workspace(tmp_path):
+                assert importlib.import_module(module).value == "is"
+                time.sleep(0.1)
+                replace(tmp_path)
+        else:
+            assert _value(tmp_path, module) == "is"
+            replace(tmp_path)
+    for _ in range(2):
+        assert _value(tmp_path, module) == "is_new"
+
+
+def test_an_edit_of_equal_size_and_time_is_seen(tmp_path: Path) -> None:
+    """Python took the bytecode of the first one for that of the second, in this process and in all later ones."""
+    part = tmp_path / "notebook_fast" / "part.py"
+    _write(tmp_path, {"params.yaml": "", "notebook_fast/part.py": "value = '0'\n"})
+    for number in range(4):
+        part.write_text(f"value = '{number}'\n")
+        os.utime(part, (1e9, 1e9))
+        assert _value(tmp_path, "notebook_fast.part") == str(number)
+        time.sleep(0.1)  # the clock of files is behind
+
+
+@pytest.mark.parametrize("file", ["part.py", "c.so"])
+def test_what_is_written_again_as_it_was_is_no_edit(tmp_path: Path, file: str) -> None:
+    """An editor that saves on its own, or a tool that formats, made libraries register twice what they may once."""
+    file = file.replace(".so", EXTENSION_SUFFIXES[0])
+    _write(tmp_path, {"params.yaml": "", "notebook_same/part.py": "value = 'is'", f"notebook_same/{file}": "value = 1"})
+    time.sleep(0.1)  # the clock of files is behind
+    with in_workspace(tmp_path):
+        first = importlib.import_module("notebook_same.part")
+    for _ in range(2):
+        _write(tmp_path, {f"notebook_same/{file}": "value = 1"})
+        with in_workspace(tmp_path):
+            assert importlib.import_module("notebook_same.part") is first
+
+
+def test_an_extension_module_that_was_changed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python gives that of before to whoever imports it again."""
+    file = tmp_path / "notebook_native" / f"c{EXTENSION_SUFFIXES[0]}"
+    _write(tmp_path, {"params.yaml": "", "notebook_native/part.py": "", f"notebook_native/{file.name}": "first"})
+    native = ModuleType("notebook_native.c")
+    native.__file__ = str(file)
+    time.sleep(0.1)  # the clock of files is behind
+    with in_workspace(tmp_path):
+        importlib.import_module("notebook_native.part")
+        monkeypatch.setitem(sys.modules, native.__name__, native)
+    with in_workspace(tmp_path):
+        pass
+    file.write_text("second")
+    for _ in range(2):
+        with pytest.raises(LowerdeckError, match=r"c\..* was changed .*restart the kernel"), in_workspace(tmp_path):
+            pass
+    file.write_text("first")
+    with in_workspace(tmp_path):
+        pass
+
+
+def test_an_import_that_failed_halfway_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Once the package was repaired, modules which had been imported were no attributes of it."""
+    _write(tmp_path, {"params.yaml": "", "notebook_half/part.py": "value = 'is'"})
+    _write(tmp_path, {"notebook_half/__init__.py": "import notebook_half.part\nraise ValueError('half')"})
+    with pytest.raises(ValueError, match="half"):
+        _value(tmp_path, "notebook_half")
+    _write(tmp_path, {"notebook_half/__init__.py": "import notebook_half.part\nvalue = notebook_half.part.value"})
+    assert _value(tmp_path, "notebook_half") == "is"
+
+
+def test_a_package_that_was_removed_is_not_found(tmp_path: Path) -> None:
+    """As by a new process."""
+    _write(tmp_path, {"params.yaml": "", "notebook_gone/part.py": "value = 'is'"})
+    time.sleep(0.1)  # the clock of files is behind
+    assert _value(tmp_path, "notebook_gone.part") == "is"
+    shutil.rmtree(tmp_path / "notebook_gone")
+    with pytest.raises(ModuleNotFoundError):
+        _value(tmp_path, "notebook_gone.part")

@@ -14,6 +14,7 @@ from lowerdeck.config.choices import Chosen, read_params, selected_values
 from lowerdeck.config.problems import raise_problems, validate
 from lowerdeck.config.resolution import resolved
 from lowerdeck.config.schema import Config
+from lowerdeck.fingerprints.closures import drop_outdated_bytecode
 
 
 def compose(params_path: Path, conf_dir: Path, chosen: Chosen | None = None) -> Config:
@@ -32,6 +33,7 @@ def compose_params(params: dict[str, Any], conf_dir: Path, chosen: Chosen | None
     """
     config, problems = validate(Config, selected_values(params, conf_dir, chosen))
     raise_problems(problems)
+    drop_outdated_bytecode(Path.cwd(), config.build.plugins)
     return resolved(config, conf_dir)
 
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lowerdeck.fingerprints import bytecode
 from lowerdeck.fingerprints.data import factory_module, unwatched
 from lowerdeck.fingerprints.digests import UNREAD, digest, file_digest
 from lowerdeck.fingerprints.imports import KEPT, Imports, imports_of
@@ -281,15 +282,26 @@ def stage_closures(config: Mapping[str, Any], sources: Sources) -> dict[str, dic
     return {name: closure([entry], config, sources, known) for name, entry in entries.items()}
 
 
+def drop_outdated_bytecode(workspace: Path, plugins: Sequence[str]) -> None:
+    """Remove outdated bytecode of the user's packages, before they are imported; arguments as for `Sources`."""
+    for place in Sources.of_workspace(workspace, plugins).own().values():
+        bytecode.drop_outdated(files_of_package(place) if place.is_dir() else [place])
+
+
 def stage_code(config: Mapping[str, Any], workspace: Path) -> dict[str, str]:
     """Digest of all code that each stage can reach, the content of build/code.json.
+
+    Stages will execute that code: outdated bytecode of the user's is removed.
 
     Args:
         config: Resolved configuration as plain values.
         workspace: Folder with stages/.
     """
-    closures = stage_closures(config, Sources.of_workspace(workspace, config["build"]["plugins"]))
+    sources = Sources.of_workspace(workspace, config["build"]["plugins"])
+    closures = stage_closures(config, sources)
     KEPT.write()
+    modules = {name: file for found in closures.values() for name, file in found.items()}
+    bytecode.drop_outdated(file for name, file in modules.items() if name.partition(".")[0] in sources.own())
     digest_of = functools.cache(file_digest)
     return {name: code_digest(modules, digest_of) for name, modules in closures.items()}
 

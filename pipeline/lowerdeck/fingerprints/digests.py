@@ -49,10 +49,10 @@ def folder_digest(files: Mapping[str, str]) -> str:
 
 
 class Files:
-    """Cached SHA-256 of files and folders; a file is read again only if its size, time stamp or inode changed."""
+    """Cached SHA-256 of files and folders; a file is read again only if its size, inode or a time stamp changed."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[tuple[int, int, int], str]] = {}
+        self._known: dict[str, tuple[tuple[int, ...], str]] = {}
 
     def digest(self, place: Path) -> str:
         """SHA-256 of a file or of a folder's content; `ABSENT` if neither exists."""
@@ -62,7 +62,7 @@ class Files:
 
     def _file(self, path: Path) -> str:
         status = path.stat()
-        stamp = (status.st_size, status.st_mtime_ns, status.st_ino)
+        stamp = (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)  # `cp -p` keeps the first two
         known = self._known.get(str(path))
         if known is None or known[0] != stamp:
             known = self._known[str(path)] = stamp, file_digest(path)

@@ -6,25 +6,33 @@ import math
 import os
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager, suppress
+from importlib.machinery import EXTENSION_SUFFIXES
 from itertools import chain, takewhile
 from pathlib import Path
 from traceback import walk_tb
 from types import ModuleType
 
 from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.fingerprints.bytecode import CLOCK_S, drop_outdated, placed_s
 from lowerdeck.fingerprints.closures import IMPORTS_BY_NAME, TOOLS, files_of_package
+from lowerdeck.fingerprints.digests import ABSENT, FILES
 from lowerdeck.fingerprints.imports import imports_of
 from lowerdeck.registry.components import is_installed
 from lowerdeck.workspace.contents import PARAMS
 
 _ADDED: dict[Path, tuple[Sequence[str], Sequence[str]]] = {}
 """What plug-ins of a workspace put on `sys.path`: they do so once, when they are imported, and may import later."""
-_ENTERED: dict[Path, tuple[float, set[str]]] = {}
-"""When a workspace was the current one last, and which loaded packages were outdated then."""
-_CLOCK_S = 0.05
-"""Most by which time stamps of files are behind the clock."""
+_IMPORTED: dict[str, tuple[ModuleType, dict[str, str]]] = {}
+"""A module of each of the user's packages that were loaded when a build ended, and the state in which it was imported.
+
+See `_state`; with `_CHANGED` in it if files have changed since.
+"""
+_CHANGED = ""
+"""What no path is."""
+_LEFT_S: list[float] = []
+"""When the last build ended; empty before the first one."""
 _NOT_OWN = TOOLS | sys.stdlib_module_names | {"__main__"}
 
 
@@ -35,10 +43,11 @@ def in_workspace(workspace: Path | str) -> Iterator[None]:
     Modules of other workspaces, and the user's own where a file of theirs was changed, are imported again meanwhile.
 
     Raises:
-        LowerdeckError: one of these failed when it was imported again.
+        LowerdeckError: one of these failed when it was imported again, or is an extension module that was changed.
     """
     found = list(sys.path)
     kept = [entry and _absolute(entry, Path.cwd()) for entry in found]
+    _raise_if_only_new_process_sees(_own_packages())
     with chdir(workspace):
         here = Path.cwd()
         hidden: dict[str, ModuleType] = {}
@@ -46,6 +55,7 @@ def in_workspace(workspace: Path | str) -> Iterator[None]:
             hidden |= (modules := find(here))
             for name in modules:
                 del sys.modules[name]
+        entered, before = time.time(), set(sys.modules)
         first, last = _ADDED.get(here, ((), ()))
         sys.path[:] = [*first, str(here), *kept, *last]  # a script in another workspace has put that one in front
         _forget_relative_places()
@@ -57,10 +67,13 @@ def in_workspace(workspace: Path | str) -> Iterator[None]:
         finally:
             _ADDED[here] = _added({*kept, str(here)}, here)
             sys.path[:] = found
-            for name in _modules({name.partition(".")[0] for name in hidden}):
+            tops = {name.partition(".")[0] for name in hidden}
+            for name in (*_modules(tops), *_without_package(before)):
                 del sys.modules[name]
+            _keep_states(entered)
             sys.modules.update(hidden)
             _forget_relative_places()
+            _LEFT_S[:] = [time.time()]
 
 
 def _raise_if_imported_again(error: Exception, hidden: Collection[str]) -> None:
@@ -98,24 +111,66 @@ def _absolute(entry: str, here: Path) -> str:
     return place if os.path.exists(place) else entry  # noqa: PTH110  one that may not be read is none
 
 
+def _without_package(before: Collection[str]) -> Iterator[str]:
+    """Modules beside the ones of `before` that an import which failed halfway has left behind without their package.
+
+    `import package.module` would not set `package.module` when the package is imported again.
+    """
+    loaded = list(sys.modules)
+    yield from (name for name in loaded if name not in before and name.partition(".")[0] not in sys.modules)
+
+
 def _outdated(here: Path) -> dict[str, ModuleType]:
     """Modules of the user's packages of which a file may have been changed since its import, and of those on top.
 
-    Without the latter, they would keep what they have imported. `sys.modules` gets all of them back after the build, so
-    they stay outdated.
+    Without the latter, they would keep what they have imported.
     """
     import psutil
 
-    since, known = _ENTERED.get(here) or (psutil.Process().create_time(), set())
-    entered, packages = time.time(), _own_packages()
-    outdated = {name for name, modules in packages.items() if name in known or _changed_s(modules) > since - _CLOCK_S}
+    packages = _own_packages()
+    _keep_states(_LEFT_S[0] if _LEFT_S else psutil.Process().create_time())
+    outdated = {name for name, modules in packages.items() if _is_outdated(name, modules)}
+    for name in outdated:
+        drop_outdated(_files_of(packages[name]))
     further = outdated
     while further:
         others = packages.keys() - outdated
         further = {name for name in others if not further.isdisjoint(_imported_by(packages[name], packages, here))}
         outdated |= further
-    _ENTERED[here] = entered, outdated
     return _modules(outdated)
+
+
+def _keep_states(since: float) -> None:
+    """Keep the states of packages that were imported after `since`, as far as they are unchanged after it."""
+    for name, modules in _own_packages().items():
+        if _IMPORTED.get(name, (None,))[0] is not (package := _package(modules)):
+            unsure = {_CHANGED: "perhaps"} if _changed_s(modules) > since - CLOCK_S else {}
+            _IMPORTED[name] = package, _state(modules) | unsure
+
+
+def _is_outdated(name: str, modules: Sequence[ModuleType]) -> bool:
+    """Whether files of a package are not what they were when it was imported, or were not once.
+
+    An edit that was taken back counts, too: packages that were imported first in between have what it was then.
+    """
+    package, imported = _IMPORTED[name]
+    is_outdated = _state(modules) != imported
+    if is_outdated:
+        _IMPORTED[name] = package, imported | {_CHANGED: "once"}
+    return is_outdated
+
+
+def _raise_if_only_new_process_sees(packages: Mapping[str, Sequence[ModuleType]]) -> None:
+    """Python has an extension module of a file once in a process, whatever is in that file later."""
+    for name, modules in packages.items():
+        package, imported = _IMPORTED.get(name, (None, {}))
+        for file in filter(None, map(_file, modules)):
+            is_extension = file.name.endswith(tuple(EXTENSION_SUFFIXES)) and package is _package(modules)
+            if is_extension and imported.get(str(file)) not in (None, _digest(file)):
+                raise LowerdeckError(
+                    f"{file} was changed after it was imported, and Python imports an extension module once: restart"
+                    " the kernel"
+                )
 
 
 def _own_packages() -> dict[str, list[ModuleType]]:
@@ -144,12 +199,14 @@ def _imported_by(modules: Iterable[ModuleType], packages: Iterable[str], here: P
                     yield from packages
 
 
-def _changed_s(modules: Sequence[ModuleType]) -> float:
-    """When a file of `modules`, or another one of their package, was written or removed last; see `_written_s`."""
-    package = min(modules, key=lambda module: module.__name__.count("."))
-    folders: Iterable[str] = getattr(package, "__path__", ())
-    files = chain(filter(None, map(_file, modules)), *map(_files_below, folders))
-    return max(map(_written_s, files), default=0)
+def _package(modules: Iterable[ModuleType]) -> ModuleType:
+    return min(modules, key=lambda module: module.__name__.count("."))
+
+
+def _files_of(modules: Iterable[ModuleType]) -> set[Path]:
+    """The files of `modules`, and all others of their package."""
+    folders: Iterable[str] = getattr(_package(modules), "__path__", ())
+    return {*filter(None, map(_file, modules)), *chain(*map(_files_below, folders))}
 
 
 def _files_below(folder: str) -> Iterator[Path]:
@@ -157,13 +214,53 @@ def _files_below(folder: str) -> Iterator[Path]:
         yield from files_of_package(Path(folder))
 
 
+def _state(modules: Iterable[ModuleType]) -> dict[str, str]:
+    """What says of each file of a package which one it is: the digest of code, and a stamp of data, which may be large.
+
+    The time stamps alone do not: they stay when a folder is moved to the place of another one, or a link to another
+    file. A digest also stays where an editor writes the same again, and some modules can be imported only once.
+    """
+    is_code = (".py", *EXTENSION_SUFFIXES)
+    return {str(file): (_digest if file.name.endswith(is_code) else _stamp)(file) for file in _files_of(modules)}
+
+
+def _digest(file: Path) -> str:
+    try:
+        return FILES.digest(file)
+    except OSError:  # one that may not be read cannot be imported either
+        return ABSENT
+
+
+def _stamp(file: Path) -> str:
+    try:
+        status = file.stat()
+    except OSError:
+        return ABSENT
+    return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {status.st_ino}"
+
+
+def _changed_s(modules: Iterable[ModuleType]) -> float:
+    """When a file of a package, or a folder that it is in, was written, removed or put in its place last."""
+    files = _files_of(modules)
+    folders = {folder for file in files for folder in file.parents}
+    return max(chain(map(_written_s, files), map(_moved_s, folders)), default=0)
+
+
 def _written_s(file: Path) -> float:
     """When a file was written or put in its place; infinite if it was removed from its folder."""
     try:
-        status = file.stat() if file.exists() else file.lstat()  # a link to nothing
+        return placed_s(file)
     except OSError:
         return math.inf if file.parent.is_dir() else 0  # in an archive
-    return max(status.st_mtime, status.st_ctime)
+
+
+def _moved_s(folder: Path) -> float:
+    """When a folder or a link to one was put in its place: what is written in a folder changes both of its stamps."""
+    try:
+        status = folder.lstat()
+    except OSError:
+        return 0  # in an archive
+    return status.st_ctime if folder.is_symlink() or status.st_ctime > status.st_mtime else 0
 
 
 def _loaded_from_others(here: Path) -> dict[str, ModuleType]:
