@@ -164,3 +164,33 @@ def test_a_page_is_escaped_in_its_frame(tmp_path: Path) -> None:
     page = Page(html='<b title="x">&</b>')
     assert 'srcdoc="&lt;b title=&quot;x&quot;&gt;&amp;&lt;/b&gt;"' in page._repr_html_()
     assert page.save(tmp_path / "page.html").read_text() == '<b title="x">&</b>'
+
+
+AGAIN = """
+import lowerdeck
+from pathlib import Path
+
+for samples in (8, 4, 8):
+    Path("notebook_beside/part.py").write_text(Path("plugins/my_data.py").read_text().replace("= 32", f"= {samples}"))
+    build = lowerdeck.build("target=xnnpack_cpu", "dataset=part")
+    print("built", build.run_id, build.config.dataset.options["num_samples"], build.metrics["num_samples"])
+"""
+
+
+@pytest.mark.slow
+def test_a_build_as_before_an_edit_that_was_taken_back_is_that_one(tmp_path: Path) -> None:
+    """It was the newest build with the same overrides: code that dvc.yaml does not list is no part of a sweep's id."""
+    workspace = tmp_path / "workspace"
+    create(workspace)
+    part = [sys.executable, "-m", "lowerdeck.cli", "add", "dataset", "my_data"]
+    subprocess.run(part, cwd=workspace, check=True, capture_output=True)
+    (workspace / "notebook_beside").mkdir()
+    (workspace / "conf" / "dataset" / "part.yaml").write_text(
+        "name: part\nsource: notebook_beside.part\noptions: {}\n", encoding="utf-8"
+    )
+    params = workspace / "params.yaml"
+    params.write_text(with_values(params, {"plugins": ["plugins", "notebook_beside"]}))
+    done = subprocess.run([sys.executable, "-c", AGAIN], cwd=workspace, capture_output=True, text=True, check=False)
+    lines = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("built")]
+    assert [line[1:] for line in lines] == [["8", "8"], ["4", "4"], ["8", "8"]], done.stderr
+    assert lines[0] == lines[2] != lines[1]

@@ -13,6 +13,7 @@ from lowerdeck.notebook.builds import Build, Page, read
 from lowerdeck.notebook.modules import in_workspace
 from lowerdeck.tracking import recorded_build
 from lowerdeck.tracking.runs import find_runs
+from lowerdeck.tracking.store import BUILD_KEY_TAG
 
 if TYPE_CHECKING:
     from lowerdeck.comparison.comparison import Comparison
@@ -69,10 +70,13 @@ def swept(overrides: Sequence[str], workspace: Path | str, *, is_one: bool = Fal
         tracking = recorded_build.tracking_config()
         if not tracking.enabled:
             raise LowerdeckError("the build is not recorded; choose `tracking: local` in params.yaml")
-        points = {int(run.tags["sweep.point"]): run for run in find_runs(tracking, selector=prepared.sweep.id)}
+        # Code that dvc.yaml does not list is no part of the id: a point may have runs of before and after an edit.
+        found = find_runs(tracking, selector=prepared.sweep.id)
+        runs = {(int(run.tags["sweep.point"]), run.tags[BUILD_KEY_TAG]): run for run in found}
+        built = {record.point: (record.point, record.build_key) for record in records if record.status == "built"}
         return Sweep(
             id=prepared.sweep.id,
-            builds=tuple(read(tracking, points[point]) for point in sorted(points)),
+            builds=tuple(read(tracking, runs[key]) for _, key in sorted(built.items()) if key in runs),
             skipped=tuple(f"{' '.join(r.overrides)}: {r.reason}" for r in records if r.status == "skipped"),
             comparison=compared(tracking, [prepared.sweep.id])[1],
         )

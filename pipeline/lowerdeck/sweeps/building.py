@@ -108,8 +108,17 @@ class PointBuild:
             self._ensure_result(self._shared.stages[TRACK])
         except StageFailed as failed:
             return self._failed(failed)
+        build_key = self._recorded_key()
         shutil.rmtree(self._workspace, ignore_errors=True)
-        return dataclasses.replace(record, stages=self._done)
+        return dataclasses.replace(record, stages=self._done, build_key=build_key)
+
+    def _recorded_key(self) -> str:
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = Path(temporary)
+            if not self._shared.store.get(self._keys[TRACK], folder):  # the stored result is damaged
+                self._materialize(self._shared.stages[TRACK])
+                folder = self._workspace
+            return str(read_json(folder / paths.RECORDED)["build_key"])
 
     def _track_measured(self, record: PointRecord, measured: Path) -> PointRecord:
         """Record a point whose metrics miss a gate, to show by how much, or whose device gave no metrics."""

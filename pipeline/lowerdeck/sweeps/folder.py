@@ -81,6 +81,8 @@ class PointRecord:
     log: str = ""
     """Log of the stage that failed."""
     program_sha256: str = ""
+    build_key: str = ""
+    """Key of the build that was recorded: the run has it in its tags. Empty if there is none."""
     metrics: dict[str, Any] = field(default_factory=dict)
     """Content of metrics.json."""
     session: str = ""
