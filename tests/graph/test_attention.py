@@ -111,7 +111,16 @@ OF_NUMBERS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "chosen": lambda mask: torch.where(mask, -torch.inf, 0.0),
     "kept": lambda mask: torch.where(~mask[:1], torch.zeros(6, 6), torch.tensor(-torch.inf)),
     "number in a tensor": lambda mask: torch.zeros(6, 6).masked_fill(mask, torch.tensor(-torch.inf)),
-    "bias": lambda mask: torch.zeros(6, 6).masked_fill(mask, -1e9),
+    "finite": lambda mask: torch.zeros(6, 6).masked_fill(mask, -1e9),
+    "smallest": lambda mask: torch.where(mask, torch.finfo(torch.float32).min, 0.0),
+    "product": lambda mask: (1 - (~mask).float()) * -1e9,
+    "negative": lambda mask: ((~mask).float() - 1) * 1e9,
+    "ones filled": lambda mask: (ones := mask.float()).masked_fill(ones.bool(), torch.finfo(torch.float32).min),
+    "filled twice": lambda mask: torch.zeros(6, 6).masked_fill(LATER, -1e9).masked_fill(mask, -1e9),
+    "BERT": lambda mask: (1.0 - (~mask[:1]).float()) * -10000.0,
+    "chosen as BERT": lambda mask: torch.where(mask, -10000.0, 0.0),
+    "sum of two numbers": lambda mask: torch.where(mask, -1e9, 0.0) + torch.zeros(6, 6).masked_fill(LATER, -torch.inf),
+    "twice": lambda mask: torch.where(mask, -3e38, 0.0) + torch.where(mask, -3e38, 0.0),
     "chosen bias": lambda mask: torch.where(mask, -torch.inf, torch.ones(6, 6).triu(1)),
     "sum": lambda mask: torch.zeros(6, 6).masked_fill(mask, -torch.inf) + mask,
     "filled bias": lambda mask: torch.ones(6, 6).triu(1).masked_fill(mask, -torch.inf),
@@ -121,7 +130,7 @@ OF_NUMBERS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 @pytest.mark.parametrize("name", OF_NUMBERS)
 def test_a_mask_of_numbers_that_is_filled_in_is_one_of_booleans(name: str) -> None:
-    """As in torch.nn.MultiheadAttention without weights. Others stay: minus infinity is all that they may say alike."""
+    """As in torch.nn.MultiheadAttention without weights, and transformers. Others stay: they may say more than that."""
 
     class Masked(nn.Module):
         def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -131,7 +140,7 @@ def test_a_mask_of_numbers_that_is_filled_in_is_one_of_booleans(name: str) -> No
     mask[2] = True
     program = export(Masked(), [SHAPE, [6, 6]], input_dtypes=["float32", "bool"])
     stays = "aten.scaled_dot_product_attention.default" in {str(node.target) for node in program.graph.nodes}
-    assert stays == (name in ("bias", "chosen bias", "sum", "filled bias", "number"))
+    assert stays == (name in ("sum of two numbers", "twice", "chosen bias", "sum", "filled bias", "number"))
     for given in (mask, torch.zeros_like(mask)):
         values = torch.randn(SHAPE)
         torch.testing.assert_close(program.module()(values, given), Masked()(values, given))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from benchmarks.in_turns import create
 from benchmarks.networks import lowered
@@ -91,6 +92,19 @@ def test_a_masked_attention_is_delegated_as_a_whole(mask: str) -> None:
     assert delegated == total
 
 
+OF_NUMBERS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "numbers": lambda scores, left_out: scores + left_out.float() * SMALLEST,  # as transformers' BERT does
+    "as BERT": lambda scores, left_out: scores + (1.0 - (~left_out).float()) * -10000.0,
+    "product": lambda scores, left_out: scores + (1 - (~left_out).float()) * -1e9,
+    "subtracted": lambda scores, left_out: scores - left_out.float() * 1e9,
+    "scaled": lambda scores, left_out: scores.masked_fill(left_out, -1e9) / 2,
+    "multiplied": lambda scores, left_out: scores * ~left_out - 1e9 * left_out,
+    "of attention": lambda scores, left_out: F.scaled_dot_product_attention(
+        scores, scores, scores, attn_mask=torch.where(left_out, SMALLEST, 0.0)
+    ),
+}
+
+
 class Padded(nn.Module):
     """An attention of PyTorch's, or of our own, that leaves out keys: float32 [1 x 8 x 16], and bool [1 x 8]."""
 
@@ -107,8 +121,8 @@ class Padded(nn.Module):
             self.own.parts.weight.mul_(2)
 
     def forward(self, x: torch.Tensor, left_out: torch.Tensor) -> torch.Tensor:
-        if self.kind == "numbers":  # as transformers' BERT does
-            self.own.mask = lambda scores: scores + left_out[:, None].float() * SMALLEST
+        if self.kind in OF_NUMBERS:
+            self.own.mask = lambda scores: OF_NUMBERS[self.kind](scores, left_out[:, None])
             return cast(torch.Tensor, self.own(x))
         later = LATER if self.kind == "two masks" else None
         found: torch.Tensor
@@ -119,9 +133,12 @@ class Padded(nn.Module):
 
 
 @pytest.mark.parametrize("target", ["neutron_imxrt700", "xnnpack_cpu", "ethos_u55_128", "cortex_m55"])
-@pytest.mark.parametrize("kind", quick_first(["stock", "without weights", "two masks", "numbers"]))
+@pytest.mark.parametrize(
+    "kind", quick_first(["subtracted", "stock", "without weights", "two masks", *OF_NUMBERS], quick=2)
+)
 def test_a_mask_of_an_input_leaves_the_scores_their_steps(kind: str, target: str) -> None:
-    """Calibrate ended in an exception, or 15 to 20 dB were left: what is added was not below the smallest score."""
+    """Calibrate ended in an exception, or 15 to 20 dB were left: what is added was not below the smallest score.
+    -1e9 times booleans, subtracted or scaled, left 0 to 5 dB."""
     network, backend = Padded(kind).eval(), create(target)
     given = [(x, (torch.arange(8) >= 3 + index % 6)[None]) for index, (x,) in enumerate(samples())]
     observing, converting = (quantizer_of(backend, QuantizationScheme(name="int8")) for _ in range(2))

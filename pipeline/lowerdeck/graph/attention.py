@@ -8,13 +8,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from lowerdeck.graph.boolean_numbers import boolean_numbers, moved, only_number
 from lowerdeck.graph.masked_scores import HANDING_ON, packet_of
 from lowerdeck.graph.masks import constants, stored_constant
 from lowerdeck.graph.retracing import called
+from lowerdeck.graph.scaled_masks import ALL_ALIKE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -45,8 +47,9 @@ def attention_as_products(program: ExportedProgram) -> None:
     """Write attention in an ATen program as its parts; `rename_outputs` comes next.
 
     Where a mask of booleans leaves nothing, the result is 0, and where one of zeros with minus infinity filled in does.
-    One with another mask of numbers that depends on inputs, or leaves nothing, stays: that of a softmax would be NaN
-    there. So does a causal one of sequences whose length varies, because its mask is no constant.
+    With a finite number in its place, all keys have equal weights there, or those of their scores if it is as small
+    as -1e4. One with another mask of numbers that depends on inputs, or leaves nothing, stays: that of a softmax may be
+    NaN there. So does a causal one of sequences whose length varies, because its mask is no constant.
     """
     known = constants(program, may_be_trained=True)
     for node in program.graph.find_nodes(op="call_function", target=_aten.scaled_dot_product_attention.default):
@@ -56,15 +59,12 @@ def attention_as_products(program: ExportedProgram) -> None:
         mask = options.attn_mask
         value = None if mask is None or mask not in known else known[mask]()
         is_unknown = options.dropout_p or (options.is_causal and _varies(options))
-        left_out: _Make | None = None
+        left_out: tuple[_Make, float] | None = None
         if mask is not None and mask not in known:
-            is_boolean = _is_boolean(mask)
-            left_out = (
-                partial(called, node, _aten.logical_not.default, mask)
-                if is_boolean
-                else _left_out(program, mask, known)
-            )
-        if not is_unknown and (mask is None or left_out or _is_boolean(mask) or _leaves_something(value)):
+            not_kept = partial(called, node, _aten.logical_not.default, mask)
+            left_out = (not_kept, -math.inf) if _is_boolean(mask) else _left_out(program, mask, known)
+        is_filled = mask is None or left_out is not None or _is_boolean(mask)
+        if not is_unknown and (is_filled or _leaves_something(value) or _is_small(program, mask, known)):
             _replace(program, node, options, value, left_out)
 
 
@@ -81,37 +81,100 @@ def _leaves_something(mask: torch.Tensor | None) -> bool:
     return mask is not None and bool((mask > -math.inf).any(-1).all())
 
 
-def _left_out(program: ExportedProgram, mask: Node, known: Mapping[Node, Callable[[], Any]]) -> _Make | None:
-    """What makes the booleans that say where `mask`, of numbers, leaves out; None where it may say more than that."""
+def _is_small(program: ExportedProgram, mask: Any, known: Mapping[Node, Callable[[], Any]]) -> bool:
+    """Whether a mask of booleans has a number to which the scores are added, as in BERT's `(1 - mask) * -10000.0`."""
+    packet = packet_of(mask)
+    if packet is _aten.where and len(mask.args) == 3:
+        numbers = [only_number(each, known) for each in mask.args[1:]]
+        return all(number is not None and abs(number) < -ALL_ALIKE for number in numbers)
+    if packet is _aten.mul and boolean_numbers(program, mask.args[0], known):
+        number = only_number(mask.args[1], known)
+        return number is not None and abs(number) < -ALL_ALIKE
+    if packet is _aten.add and not mask.kwargs:
+        return all(_is_small(program, each, known) for each in mask.args)
+    if isinstance(mask, torch.fx.Node) and mask in known:
+        return bool((known[mask]().abs() < -ALL_ALIKE).all())
+    return packet in HANDING_ON and _is_small(program, mask.args[0], known)
+
+
+def _left_out(
+    program: ExportedProgram, mask: Node, known: Mapping[Node, Callable[[], Any]]
+) -> tuple[_Make, float] | None:
+    """What makes the booleans that say where `mask`, of numbers, leaves out, and by what.
+
+    None where it may say more than that, or by numbers to which adding scores makes a difference.
+    """
     if mask in known:
-        value = known[mask]()
-        is_filled = value.is_floating_point() and bool(((value == 0) | (value == -math.inf)).all())
-        return partial(stored_constant, program, f"left_out_by_{mask.name}", value == -math.inf) if is_filled else None
+        return _left_out_by_constant(program, mask, known[mask]())
     if _is_boolean(mask):
         return None  # it is a number among others
-    if packet_of(mask) is _aten.masked_fill and _only_number(mask.args[2], known) == -math.inf:
-        (filled, *_) = mask.all_input_nodes
-        is_empty = packet_of(filled) is _aten.zeros_like or (filled in known and not known[filled]().any())
-        return partial(called, mask, _aten.expand_as.default, mask.args[1], mask) if is_empty else None
-    if packet_of(mask) is _aten.where and len(mask.args) == 3:
+    packet = packet_of(mask)
+    if packet is _aten.masked_fill:
+        return _left_out_by_filling(program, mask, known)
+    if packet is _aten.where and len(mask.args) == 3:
         return _left_out_by_choice(mask, known)
+    if packet is _aten.mul:
+        return _left_out_by_product(program, mask, known)
     if mask.target == _aten.add.Tensor and not mask.kwargs and len(mask.all_input_nodes) == 2:
         one, other = (_left_out(program, each, known) for each in mask.all_input_nodes)
-        return one and other and (lambda: called(mask, _aten.logical_or.default, one(), other()))
-    if packet_of(mask) not in HANDING_ON or len(mask.all_input_nodes) != 1:
+        # Twice a finite number is another one, or infinite.
+        return _either(mask, one, other) if one and one[1] == -math.inf else None
+    if packet not in HANDING_ON or len(mask.all_input_nodes) != 1:
         return None
-    moved = _left_out(program, mask.all_input_nodes[0], known)
-    if moved is None or packet_of(mask) in (_aten.to, _aten._to_copy):
-        return moved
-    target = _aten.reshape.default if mask.target == _aten.view.default else mask.target
-    return lambda: called(mask, target, moved(), *mask.args[1:], **mask.kwargs)
+    found = _left_out(program, mask.all_input_nodes[0], known)
+    return found and (moved(mask, found[0]), found[1])
 
 
-def _left_out_by_choice(mask: Node, known: Mapping[Node, Callable[[], Any]]) -> _Make | None:
-    """`_left_out` of a `where` that chooses between 0 and minus infinity."""
+def _left_out_by_constant(program: ExportedProgram, mask: Node, value: torch.Tensor) -> tuple[_Make, float] | None:
+    if not value.is_floating_point() or not value.numel():
+        return None
+    number = float(value.amin()) if value.any() else -math.inf
+    is_filled = number <= ALL_ALIKE and bool(((value == 0) | (value == number)).all())
+    return (
+        (partial(stored_constant, program, f"left_out_by_{mask.name}", value == number), number) if is_filled else None
+    )
+
+
+def _either(
+    mask: Node, one: tuple[_Make, float] | None, other: tuple[_Make, float] | None
+) -> tuple[_Make, float] | None:
+    """What both leave out, if they do so by the same number."""
+    if one is None or other is None or one[1] != other[1]:
+        return None
+    makes = (one[0], other[0])
+    return lambda: called(mask, _aten.logical_or.default, *(make() for make in makes)), one[1]
+
+
+def _left_out_by_filling(
+    program: ExportedProgram, mask: Node, known: Mapping[Node, Callable[[], Any]]
+) -> tuple[_Make, float] | None:
+    """`_left_out` of a `masked_fill` of zeros, of another mask, or of numbers where they are not 0."""
+    filled, places, value = cast("list[Node]", mask.args)
+    number = only_number(value, known)
+    if number is None or number > ALL_ALIKE:
+        return None
+    found = (partial(called, mask, _aten.expand_as.default, places, mask), number)
+    is_empty = packet_of(filled) is _aten.zeros_like or (filled in known and not known[filled]().any())
+    is_filled = packet_of(places) in (_aten.to, _aten._to_copy) and places.args[0] == filled
+    return found if is_empty or is_filled else _either(mask, _left_out(program, filled, known), found)
+
+
+def _left_out_by_product(
+    program: ExportedProgram, mask: Node, known: Mapping[Node, Callable[[], Any]]
+) -> tuple[_Make, float] | None:
+    """`_left_out` of booleans times a number."""
+    number, found = only_number(mask.args[1], known), boolean_numbers(program, mask.args[0], known)
+    if number is None or found is None or not -math.inf < number * found.sign <= ALL_ALIKE:
+        return None
+    return found.booleans, number * found.sign
+
+
+def _left_out_by_choice(mask: Node, known: Mapping[Node, Callable[[], Any]]) -> tuple[_Make, float] | None:
+    """`_left_out` of a `where` that chooses between 0 and a number."""
     condition, *chosen = mask.args
-    numbers = [_only_number(each, known) for each in chosen]
-    if numbers not in ([-math.inf, 0], [0, -math.inf]):
+    numbers = [only_number(each, known) for each in chosen]
+    number = min((each for each in numbers if each is not None), default=0.0)
+    if number > ALL_ALIKE or 0 not in numbers:
         return None
     is_kept = numbers[0] == 0
 
@@ -119,21 +182,17 @@ def _left_out_by_choice(mask: Node, known: Mapping[Node, Callable[[], Any]]) -> 
         places = called(mask, _aten.logical_not.default, condition) if is_kept else condition
         return called(mask, _aten.expand_as.default, places, mask)
 
-    return left_out
-
-
-def _only_number(value: Any, known: Mapping[Node, Callable[[], Any]]) -> float | None:
-    """The number that all elements of an argument have; None where they are not known, or differ."""
-    if not isinstance(value, torch.fx.Node):
-        return float(value)
-    elements = known[value]().flatten() if value in known else torch.empty(0)
-    return float(elements[0]) if elements.numel() and bool((elements == elements[0]).all()) else None
+    return left_out, number
 
 
 def _replace(
-    program: ExportedProgram, node: Node, options: _Attention, known: torch.Tensor | None, left_out: _Make | None
+    program: ExportedProgram,
+    node: Node,
+    options: _Attention,
+    known: torch.Tensor | None,
+    left_out: tuple[_Make, float] | None,
 ) -> None:
-    """Replace `node`, whose mask is `known` if it depends on no input, or makes what it leaves out."""
+    """Replace `node`, whose mask is `known` if it depends on no input, or makes what it leaves out by a number."""
     graph, query, mask = node.graph, options.query, options.attn_mask
     call = partial(called, node)
 
@@ -157,9 +216,9 @@ def _replace(
                 rows = ~known.any(-1, keepdim=True)
                 nothing_left = stored_constant(program, f"nothing_left_by_{mask.name}", rows)
         elif left_out is not None:
-            places = left_out()
-            scores = call(_aten.masked_fill.Scalar, scores, places, -math.inf)
-            nothing_left = call(_aten.all.dim, places, -1, True)
+            places, number = left_out[0](), left_out[1]
+            scores = call(_aten.masked_fill.Scalar, scores, places, number)
+            nothing_left = call(_aten.all.dim, places, -1, True) if number == -math.inf else None
         elif mask is not None:
             scores = call(_aten.add.Tensor, scores, mask)
         weights = call(_aten.softmax.int, scores, -1)

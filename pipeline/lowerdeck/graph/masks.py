@@ -16,16 +16,16 @@ from executorch.backends.transforms.utils import create_constant_placeholder
 from torch.export.graph_signature import InputKind
 from torch.fx.node import map_arg
 
+from lowerdeck.graph.boolean_numbers import boolean_numbers
 from lowerdeck.graph.masked_scores import HANDING_ON, MASKED, OPERANDS, packet_of
-from lowerdeck.graph.retracing import replace_by
+from lowerdeck.graph.retracing import called, replace_by
+from lowerdeck.graph.scaled_masks import ALL_ALIKE, NO_FACTOR, least_factor, scale_before_masks
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
     from torch.fx import Node
 
 _aten = torch.ops.aten
-_NO_FACTOR = -1e30
-"""A product with less is a mask, because factors other than 0 and 1 would be infinite; -1e5 may be a temperature."""
 _SOFTMAX = (_aten.softmax.int, _aten._softmax.default)
 MAY_BE_INFINITE = (
     *(_aten.reciprocal, _aten.div, _aten.log, _aten.log2, _aten.log10, _aten.log1p, _aten.pow, _aten.rsqrt),
@@ -58,16 +58,20 @@ def bound_masks(program: ExportedProgram) -> None:
     Rows that are masked as a whole get equal weights in place of NaN where the mask is filled in, and where it is added
     the weights that they have without it.
     """
-    values, is_changed = constants(program), False
+    values = constants(program)
+    is_changed = scale_before_masks(program, [node for node in program.graph.nodes if node.target in _SOFTMAX], values)
+    values = constants(program) if is_changed else values
     for node in _only_seen_by_softmax(program.graph, values.keys()):
         if node in values:
             is_changed |= _bound_constant(program, node, values)
             continue
-        most = _NO_FACTOR if packet_of(node) is _aten.mul else MASKED
+        most = least_factor(program, node.args[0], values) if packet_of(node) is _aten.mul else MASKED
         for position in OPERANDS.get(packet_of(node), ()):
             value = node.args[position] if position < len(node.args) else None
             if isinstance(value, (int, float)) and value <= most and "alpha" not in node.kwargs:
-                node.update_arg(position, MASKED)
+                if packet_of(node) is _aten.mul and NO_FACTOR < value <= ALL_ALIKE:
+                    _fill_rows(program, node, values)
+                node.update_arg(position, type(value)(MASKED))
                 is_changed = True
                 if node.target == _aten.masked_fill.Scalar and node.args[1] in values:
                     _add_mask(program, node, values)
@@ -173,8 +177,11 @@ def _computed(node: Node, constants: Mapping[Node, Callable[[], Any]]) -> Any:
 def _bound_constant(program: ExportedProgram, node: Node, values: Mapping[Node, Callable[[], Any]]) -> bool:
     """Replace a mask that the model stores, or computes from what it stores, by one that it stores."""
     value = values[node]()
-    is_factor = any(packet_of(user) is _aten.mul or "alpha" in user.kwargs for user in node.users)
-    if not value.is_floating_point() or not bool((value <= (_NO_FACTOR if is_factor else MASKED)).any()):
+    factors = [user.args[0] for user in node.users if packet_of(user) is _aten.mul]
+    most = min([MASKED, *(least_factor(program, each, values) for each in factors)])
+    is_factor = bool(factors) or any("alpha" in user.kwargs for user in node.users)
+    most = NO_FACTOR if any("alpha" in user.kwargs for user in node.users) else most
+    if not value.is_floating_point() or not bool((value <= most).any()):
         return False
     if _says_what_is_likely(value, node):
         moved = value - _largest_masked(value)
@@ -193,7 +200,7 @@ def _largest_masked(value: torch.Tensor) -> torch.Tensor:
 
 def _is_moved_freely(value: torch.Tensor, node: Node) -> bool:
     """Whether a softmax does not see that rows move until their largest number is 0, which infinite ones need."""
-    if not all(packet_of(user) is _aten.add for user in node.users) or not bool((value <= _NO_FACTOR).any()):
+    if not all(packet_of(user) is _aten.add for user in node.users) or not bool((value <= NO_FACTOR).any()):
         return False
     moved = _read_by_softmax(_largest_masked(value).expand(value.shape), node)
     return all(read is not None and torch.equal(read[0].amax(read[1]), read[0].amin(read[1])) for read in moved)
@@ -221,6 +228,27 @@ def _add_mask(program: ExportedProgram, node: Node, values: Mapping[Node, Callab
         made = program.graph.call_function(_aten.add.Tensor, (scores, constant))
     made.meta = dict(node.meta)
     node.replace_all_uses_with(made)
+
+
+def _fill_rows(program: ExportedProgram, product: Node, values: Mapping[Node, Callable[[], Any]]) -> None:
+    """Fill in the number of a mask that may leave out whole rows: their scores weigh the same, as in the model.
+
+    Args:
+        program: An ATen program.
+        product: Of booleans and the number; others are masks of keys alone, which all backends add.
+        values: The constants of the program.
+    """
+    found, shape = boolean_numbers(program, product.args[0], values), product.meta["val"].shape
+    if found is None or len(shape) < 2 or shape[-2] == 1:
+        return
+    for user in list(product.users):
+        scores = next((each for each in user.all_input_nodes if each is not product), product)
+        is_sum = user.target == _aten.add.Tensor and not user.kwargs and scores is not product
+        if is_sum and scores.meta["val"].shape == user.meta["val"].shape:
+            with program.graph.inserting_before(user):
+                made = called(user, _aten.masked_fill.Scalar, scores, found.booleans(), MASKED)
+            user.replace_all_uses_with(made)
+            program.graph.erase_node(user)
 
 
 def _may_be_infinite(scores: Node) -> bool:

@@ -1,0 +1,112 @@
+"""Numbers that are 0 or 1 because they were made of booleans, as in `(1.0 - mask) * -1e9`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from lowerdeck.graph.masked_scores import HANDING_ON, packet_of
+from lowerdeck.graph.retracing import called
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from torch.export import ExportedProgram
+    from torch.fx import Node
+
+_aten = torch.ops.aten
+_CONVERTING = (_aten.to, _aten._to_copy, _aten.type_as)
+
+
+@dataclass(frozen=True)
+class BooleanNumbers:
+    """A tensor of numbers that are 0, and 1 or -1 where a boolean is true.
+
+    Attributes:
+        booleans: Calls what makes these booleans, at the place where the graph inserts.
+        sign: 1 or -1.
+        is_given: Whether an input has numbers of which the model makes a mask: by convention they are 0 and 1.
+    """
+
+    booleans: Callable[[], Node]
+    sign: int = 1
+    is_given: bool = False
+
+
+def boolean_numbers(
+    program: ExportedProgram, node: Any, values: Mapping[Node, Callable[[], Any]]
+) -> BooleanNumbers | None:
+    """What `node` is made of, if its elements are 0 and 1, or 0 and -1, by the way in which it is computed.
+
+    Args:
+        program: An ATen program.
+        node: A node of it, or a number.
+        values: The constants of the program.
+    """
+    value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+    if not isinstance(value, torch.Tensor):
+        return None
+    if value.dtype == torch.bool:
+        return BooleanNumbers(lambda: node)
+    if node in values:
+        known = values[node]()
+        is_boolean = bool(((known == 0) | (known == 1)).all())
+        return BooleanNumbers(lambda: called(node, _aten.ne.Scalar, node, 0)) if is_boolean else None
+    if node.name in program.graph_signature.user_inputs:
+        return BooleanNumbers(lambda: called(node, _aten.gt.Scalar, node, 0.5), is_given=True)
+    packet = packet_of(node)
+    if packet in _CONVERTING or (packet in HANDING_ON and len(node.all_input_nodes) == 1):
+        source = boolean_numbers(program, node.args[0], values)
+        return source and replace(source, booleans=moved(node, source.booleans))
+    if packet is _aten.neg:
+        source = boolean_numbers(program, node.args[0], values)
+        return source and replace(source, sign=-source.sign)
+    if packet is _aten.mul:
+        one, other = (boolean_numbers(program, each, values) for each in node.args)
+        return one and other and _both(node, one, other)
+    return _opposite(program, node, values)
+
+
+def moved(node: Node, source: Callable[[], Node]) -> Callable[[], Node]:
+    """What moves another tensor as `node`, one of HANDING_ON, moves its argument; the dtype stays."""
+    if packet_of(node) in _CONVERTING:
+        return source
+    target = _aten.reshape.default if node.target == _aten.view.default else node.target
+    return lambda: called(node, target, source(), *node.args[1:], **node.kwargs)
+
+
+def only_number(value: Any, known: Mapping[Node, Callable[[], Any]]) -> float | None:
+    """The number that all elements of an argument have; None where they are not known, or differ."""
+    if not isinstance(value, torch.fx.Node):
+        return float(value)
+    elements = known[value]().flatten() if value in known else torch.empty(0)
+    return float(elements[0]) if elements.numel() and bool((elements == elements[0]).all()) else None
+
+
+def _both(node: Node, one: BooleanNumbers, other: BooleanNumbers) -> BooleanNumbers:
+    def booleans() -> Node:
+        return called(node, _aten.logical_and.default, one.booleans(), other.booleans())
+
+    return BooleanNumbers(booleans, one.sign * other.sign, one.is_given or other.is_given)
+
+
+def _opposite(program: ExportedProgram, node: Node, values: Mapping[Node, Callable[[], Any]]) -> BooleanNumbers | None:
+    """What one minus booleans, or booleans minus one, are made of."""
+    if packet_of(node) not in (_aten.sub, _aten.rsub) or node.kwargs or len(node.args) != 2:
+        return None
+    ones = [only_number(each, values) == 1 for each in node.args]
+    if ones.count(True) != 1:
+        return None
+    source = boolean_numbers(program, node.args[ones.index(False)], values)
+    if source is None or source.sign < 0:
+        return None
+    is_first = ones[0] != (packet_of(node) is _aten.rsub)
+    booleans = partial(_not, node, source.booleans)
+    return BooleanNumbers(booleans, 1 if is_first else -1, source.is_given)
+
+
+def _not(node: Node, booleans: Callable[[], Node]) -> Node:
+    return called(node, _aten.logical_not.default, booleans())

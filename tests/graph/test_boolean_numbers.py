@@ -1,0 +1,82 @@
+"""lowerdeck.graph.boolean_numbers: what numbers are made of that are 0 and 1."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from lowerdeck.graph.boolean_numbers import boolean_numbers, only_number
+from lowerdeck.graph.masks import constants
+from lowerdeck.steps.export import export
+
+FOUND: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], int]] = {
+    "cast": (lambda mask: mask.float(), 1),
+    "moved": (lambda mask: mask.float().view(2, 2).transpose(0, 1)[:, None], 1),
+    "opposite": (lambda mask: 1 - mask.float(), 1),
+    "tensor": (lambda mask: torch.ones(4) - mask.float(), 1),
+    "minus one": (lambda mask: mask.float() - 1, -1),
+    "negated": (lambda mask: -(1 - mask.float()), -1),
+    "product": (lambda mask: mask.float()[:, None] * -mask.float(), -1),
+    "constant": (lambda mask: mask.float() * torch.tensor([1.0, 0.0, 0.0, 1.0]), 1),
+}
+OTHERS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "twice": lambda mask: 2 - mask.float(),
+    "sum": lambda mask: mask.float() + mask.float(),
+    "opposite of negative": lambda mask: 1 - (mask.float() - 1),
+    "constant": lambda mask: mask.float() * torch.tensor([1.0, 0.5, 0.0, 1.0]),
+    "weighted": lambda mask: torch.rsub(mask.float(), 1, alpha=2),
+}
+
+
+class Numbers(nn.Module):
+    def __init__(self, made: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.made = made
+
+    def forward(self, mask: torch.Tensor) -> torch.Tensor:
+        return self.made(mask)
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_booleans_make_the_numbers_again(name: str) -> None:
+    made, sign = FOUND[name]
+    program = export(Numbers(made), [[4]], input_dtypes=["bool"])
+    output = program.graph.output_node()
+    found = boolean_numbers(program, output.args[0][0], constants(program))
+    assert found is not None
+    assert found.sign == sign
+    assert not found.is_given
+    with program.graph.inserting_before(output):
+        output.args = ((found.booleans(),),)
+    mask = torch.tensor([True, False, False, True])
+    torch.testing.assert_close(run(program, mask) * sign, made(mask))
+
+
+def run(program: torch.export.ExportedProgram, mask: torch.Tensor) -> torch.Tensor:
+    program.graph_module.recompile()
+    found: torch.Tensor = program.graph_module(*program.constants.values(), mask)[0]
+    return found.float()
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_numbers_are_made_of_none(name: str) -> None:
+    program = export(Numbers(OTHERS[name]), [[4]], input_dtypes=["bool"])
+    assert boolean_numbers(program, program.graph.output_node().args[0][0], constants(program)) is None
+
+
+def test_inputs_of_numbers_are_given() -> None:
+    program = export(Numbers(lambda mask: 1 - mask), [[4]], input_dtypes=["int64"])
+    found = boolean_numbers(program, program.graph.output_node().args[0][0], constants(program))
+    assert found is not None
+    assert found.is_given
+
+
+def test_a_number_is_that_of_all_elements() -> None:
+    program = export(Numbers(lambda mask: mask * torch.full((4,), 2.0) + torch.arange(4)), [[4]])
+    values = constants(program)
+    numbers = [only_number(each, values) for node in program.graph.nodes for each in node.args if each in values]
+    assert numbers == [2.0, None]
+    assert only_number(3, values) == 3
