@@ -37,6 +37,14 @@ def _or_seven(largest: torch.Tensor) -> torch.Tensor:
     return torch.where(largest.isinf(), 7.0, largest)
 
 
+def _running(y: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
+    largest = torch.full((1, 8), -torch.inf)
+    for start in (0, 2, 4):
+        part = slice(start, start + 2)
+        largest = torch.maximum(largest, y[:, part].masked_fill(~keep[:, part], -torch.inf).amax(1))
+    return largest
+
+
 GUARDED: dict[str, _Function] = {
     "isinf": lambda y, keep: _or_seven(y.masked_fill(~keep, -torch.inf).amax(1)),
     "isfinite": lambda y, keep: (z := torch.where(keep, y, -torch.inf).max(1)[0]).where(z.isfinite(), 7.0),
@@ -68,6 +76,27 @@ GUARDED: dict[str, _Function] = {
     "of several": lambda y, keep: _or_seven(y.masked_fill(~keep, -torch.inf).amax(1).amax(1)),
     "half": lambda y, keep: _or_seven(y.masked_fill(~keep, -1e9).amax(1).half()),
     "of indices": lambda y, keep: y.masked_fill(~keep, -torch.inf).argmax(1) > 2,
+    "sigmoid": lambda y, keep: y.masked_fill(~keep, -torch.inf).amax(1).sigmoid(),
+    "tanh": lambda y, keep: torch.where(keep, y, -torch.inf).max(1)[0].tanh(),
+    "exp": lambda y, keep: y.masked_fill(~keep, -1e9).amax(1, keepdim=True).exp(),
+    "clamp": lambda y, keep: (y - 9).masked_fill(~keep, -torch.inf).amax(1).clamp(-6.0, 6.0),
+    "clamp of a minimum": lambda y, keep: y.masked_fill(~keep, torch.inf).amin(1).clamp(max=6.0),
+    "relu": lambda y, keep: (y + 9).masked_fill(~keep, -torch.inf).amax(1).relu(),
+    "larger than a number": lambda y, keep: torch.maximum(
+        (y - 9).masked_fill(~keep, -torch.inf).amax(1), torch.tensor(-2.0)
+    ),
+    "larger than a layer": lambda y, keep: torch.max(y[:, 0] - 9, (y - 9).masked_fill(~keep, -torch.inf).amax(1)),
+    "smaller": lambda y, keep: torch.minimum((y + 9).masked_fill(~keep, torch.inf).amin(1), y[:, 0] + 30),
+    "of two segments": lambda y, keep: torch.maximum(
+        (y - 9).masked_fill(~keep, -torch.inf).amax(1), (y - 9).masked_fill(keep, -torch.inf).amax(1)
+    ),
+    "stacked": lambda y, keep: torch.stack(
+        [(y - 9).masked_fill(~keep, -torch.inf).amax(1), (y - 9).masked_fill(keep, -torch.inf).amax(1)], 1
+    ).amax(1),
+    "concatenated": lambda y, keep: torch.cat(
+        [(y - 9).masked_fill(~keep, -torch.inf).amax(1, keepdim=True), y[:, :2] - 9], 1
+    ).max(1)[0],
+    "running": lambda y, keep: _running(y - 9, keep | (torch.arange(6)[:, None] > 3)),
 }
 """Which make something else of the extremum of nothing."""
 
@@ -117,6 +146,16 @@ def test_what_a_model_makes_of_nothing_is_in_the_program(name: str) -> None:
     program = export(network, SHAPES, input_dtypes=DTYPES)
     for x, keep in [*samples(3), (samples(1)[0][0], torch.zeros(1, 6, dtype=torch.bool))]:
         torch.testing.assert_close(program.module()(x, keep), network(x, keep), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("number", [-torch.inf, -1e9])
+def test_a_softmax_of_maxima_leaves_out_where_nothing_is_left(number: float) -> None:
+    """Attention over tokens by the best of their masked scores: padding had a share of the weights."""
+    network = Pooled(lambda y, keep: y.masked_fill(~keep, number).amax(2).softmax(1)).eval()
+    program = export(network, SHAPES, input_dtypes=DTYPES)
+    assert "inf" not in str(program.graph)
+    for x, keep in samples(6):
+        torch.testing.assert_close(program.module()(x, keep), network(x, keep))
 
 
 def test_what_a_mask_of_fewer_dimensions_leaves_is_found_for_any_batch() -> None:

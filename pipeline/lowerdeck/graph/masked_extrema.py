@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -41,6 +42,14 @@ _COMPARISONS = (
     *(_aten.eq, _aten.ne, _aten.lt, _aten.le, _aten.gt, _aten.ge),
 )
 """By which models find what a mask leaves nothing of."""
+_BOUNDED = (
+    *(_aten.sigmoid, _aten.tanh, _aten.exp, _aten.clamp, _aten.clamp_min, _aten.clamp_max, _aten.relu, _aten.relu6),
+    *(_aten.hardtanh, _aten.hardsigmoid, _aten.elu, _aten.softplus, _aten.leaky_relu),
+)
+"""Functions that make usual numbers of infinite ones, or of those on one side."""
+_JOINING = (_aten.cat, _aten.stack)
+_SOFTMAX = (_aten.softmax.int, _aten._softmax.default)
+_LARGER, _SMALLER = (_aten.maximum.default, _aten.max.other), (_aten.minimum.default, _aten.min.other)
 _LIKE = {_aten.full_like: 1, _aten.new_full: 2}
 """Where operators have the number of which they make a tensor of another one's shape."""
 _COMBINING = (
@@ -74,18 +83,55 @@ def fill_with_extrema(program: ExportedProgram) -> None:
     """Leave out by the smallest of what is left, or 0, in front of a maximum; by the largest in front of a minimum.
 
     Where indices are read, by a number beyond: of equal values the first wins. Where a mask leaves nothing, the result
-    is that number in place of an infinite one, but comparisons have the answer of the infinite one. `rename_outputs`
-    comes next.
+    is that number in place of an infinite one, but comparisons, functions with bounds, softmax, and the larger of this
+    and something else have the answer of the infinite one. `rename_outputs` comes next.
     """
+    empty: dict[Any, tuple[Node, float]] = {}
     for node in list(program.graph.nodes):
         if node.target in _PADDINGS:
             _pad_by_edges(node)
         if node.target in _FILLED and _vanishes(node):
             _fill_zeros_behind(node)
-        elif node.target in _FILLED and (extrema := _replacing(node, node.args[_FILLED[node.target].number])):
-            dtype = node.meta["val"].dtype
-            _answer_comparisons(program, node)
-            replace_by(node, _filled_with(extrema, _FILLED[node.target], _reads_indices(node), dtype))
+        else:
+            _fill_with_extremum(program, node, empty)
+    for node in list(program.graph.nodes) if empty else ():
+        if packet_of(node) in _JOINING and not empty.keys().isdisjoint(node.all_input_nodes):
+            _fill_with_extremum(program, _joined(node, empty), empty)
+    values = constants(program, may_be_trained=True) if empty else {}
+    for node in list(program.graph.nodes):
+        if node.target in (*_LARGER, *_SMALLER):
+            _choose_other(node, empty, values)
+
+
+def _fill_with_extremum(program: ExportedProgram, node: Node, empty: dict[Any, tuple[Node, float]]) -> None:
+    if node.target in _FILLED and (extrema := _replacing(node, node.args[_FILLED[node.target].number])):
+        dtype = node.meta["val"].dtype
+        _answer_comparisons(program, node, empty)
+        replace_by(node, _filled_with(extrema, _FILLED[node.target], _reads_indices(node), dtype))
+
+
+def _joined(node: Node, empty: Mapping[Any, tuple[Node, float]]) -> Node:
+    """`node`, which concatenates, with a number filled in where its operands have none because nothing is left.
+
+    It stays if not only extrema read it.
+    """
+    operands: Any = node.args[0]
+    numbers = {empty[each][1] for each in operands if each in empty}
+    readers = {packet_of(user) for user in node.users}
+    if len(numbers) != 1 or not readers or not (readers <= {*_LARGEST} or readers <= {*_SMALLEST}):
+        return node
+    with node.graph.inserting_before(node):
+        nothing = [
+            called(node, _aten.expand_as.default, called(node, _aten.logical_not.default, empty[each][0]), each)
+            if each in empty
+            else called(node, _aten.zeros_like.default, each, dtype=torch.bool)
+            for each in operands
+        ]
+        places = called(node, node.target, nothing, *node.args[1:], **node.kwargs)
+    with node.graph.inserting_before(node.next):
+        made = called(node, _aten.masked_fill.Scalar, node, places, numbers.pop())
+    node.replace_all_uses_with(made, delete_user_cb=partial(_is_not, made))
+    return made
 
 
 def _replacing(node: Node, number: Any) -> tuple[_Extremum, _Extremum] | None:
@@ -172,8 +218,15 @@ def _reads_indices(node: Node) -> bool:
     return any(packet_of(user) in _INDICES for user in node.users) or any(each.users for each in second)
 
 
-def _answer_comparisons(program: ExportedProgram, filled: Node) -> None:
-    """Let those of extrema of `filled` find that nothing is left by the mask in place of the number."""
+def _answer_comparisons(program: ExportedProgram, filled: Node, empty: dict[Any, tuple[Node, float]]) -> None:
+    """Let those of extrema of `filled` find that nothing is left by the mask in place of the number.
+
+    Args:
+        program: An ATen program.
+        filled: What fills the number in.
+        empty: Gets what the larger or smaller of it and something else is taken of: what says where something is left,
+            and the number.
+    """
     comparisons = _comparisons(filled)
     if not comparisons:
         return
@@ -182,8 +235,15 @@ def _answer_comparisons(program: ExportedProgram, filled: Node) -> None:
         mask: Any = filled.args[places.mask]
         is_left = places.values == places.mask + 1
         left = {filled: mask if is_left else called(filled, _aten.logical_not.default, mask)}
-    number, values = filled.args[places.number], constants(program, may_be_trained=True)
+    number: Any = filled.args[places.number]
+    values = constants(program, may_be_trained=True)
     for comparison, compared in comparisons:
+        if comparison.target in (*_LARGER, *_SMALLER) or packet_of(comparison) in _JOINING:
+            empty[compared] = _left(compared, left), number
+            continue
+        if comparison.target in _SOFTMAX:
+            _compare_number(comparison, compared, number, left)
+            continue
         others = {each: _stands_for(each, values) for each in comparison.all_input_nodes if each is not compared}
         if None in others.values():
             _compare_number(comparison, compared, number, left)
@@ -192,7 +252,9 @@ def _answer_comparisons(program: ExportedProgram, filled: Node) -> None:
 
 
 def _comparisons(filled: Node) -> list[tuple[Node, Node]]:
-    """Those of extrema of `filled`, or of views and copies of them, each with what it compares."""
+    """Those of extrema of `filled`, or of views and copies of them, each with what it compares; also what else
+    has an answer to an infinite number.
+    """
     extrema = {packet_of(user) for user in filled.users}.difference(_INDICES)
     found, waiting = [], [filled]
     while waiting:
@@ -201,7 +263,9 @@ def _comparisons(filled: Node) -> list[tuple[Node, Node]]:
             packet = packet_of(user)
             is_value = user.target is operator.getitem and user.args[1] == 0
             is_extremum = packet in extrema and user.target not in _OF_TWO
-            if packet in _COMPARISONS:
+            is_bounded = packet in _BOUNDED and len(user.all_input_nodes) == 1
+            is_combined = user.target in (*_LARGER, *_SMALLER) or (packet in _JOINING and node is not filled)
+            if packet in _COMPARISONS or is_bounded or is_combined or user.target in _SOFTMAX:
                 found.append((user, node))
             elif node in user.args[:1] and (is_value or is_extremum or packet in HANDING_ON):
                 waiting.append(user)
@@ -281,8 +345,8 @@ def _answer_by_mask(comparison: Node, compared: Node, numbers: Mapping[Node, Any
 
     arguments, options = map_arg((comparison.args, comparison.kwargs), value)
     answer = comparison.target(*arguments, **options).item()  # type: ignore[operator]
-    if abs(answer) >= -MASKED:
-        return  # 8 bits have no room for it
+    if not abs(answer) < -MASKED:
+        return  # 8 bits have no room for it, or it is NaN
     some = _left(compared, left)
     with comparison.graph.inserting_before(comparison.next):
         nothing = called(comparison, _aten.logical_not.default, some)
@@ -293,6 +357,40 @@ def _answer_by_mask(comparison: Node, compared: Node, numbers: Mapping[Node, Any
         else:
             made = called(comparison, _aten.masked_fill.Scalar, comparison, nothing, answer)
     comparison.replace_all_uses_with(made, delete_user_cb=lambda user: user is not made)
+
+
+def _choose_other(chosen: Node, empty: dict[Any, tuple[Node, float]], values: Mapping[Node, Callable[[], Any]]) -> None:
+    """Let the larger, or smaller, of an extremum and something else be the other one where nothing is left.
+
+    Args:
+        chosen: Calls maximum or minimum.
+        empty: What says where something is left of operands, and the number in its place; gets that of the result.
+        values: The constants of the program.
+    """
+    sign, graph = (-1 if chosen.target in _LARGER else 1), chosen.graph
+    operands: list[Any] = list(chosen.args)
+    some = {each: empty[each][0] for each in operands if each in empty and empty[each][1] * sign >= -MASKED}
+    result = chosen
+    for each, other in (operands, operands[::-1]):
+        if each not in some:
+            continue
+        number = _uniform(values[other]()) if other in values else None
+        if number is not None and number * sign >= -MASKED:
+            if each.meta["val"].shape == chosen.meta["val"].shape:  # as where a model starts with minus infinity
+                chosen.replace_all_uses_with(each)
+            return
+        with graph.inserting_before(result.next):
+            made = called(chosen, _aten.where.self, some[each], result, other)
+        result.replace_all_uses_with(made, delete_user_cb=partial(_is_not, made))
+        result = made
+    if len(some) == 2:
+        with graph.inserting_before(chosen):
+            either = called(chosen, _aten.logical_or.default, *some.values())
+        empty[result] = either, empty[operands[0]][1]
+
+
+def _is_not(made: Node, user: Node) -> bool:
+    return user is not made
 
 
 def _left(node: Node, known: dict[Node, Node]) -> Node:
