@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 import itertools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from lowerdeck.execution.quiet_dvc import locks_without_comments
 from lowerdeck.formats import pt2
 from lowerdeck.sweeps import hydra_multirun
 from tests.backends.neutron.test_converter import RELU
-from tests.compat.replacements import declared
+from tests.compat.replacements import declared, without
 from tests.conftest import TARGETS, Lowered, backend_for, small_network
 from tests.marks import quick_first
 from tests.networks import MIXED_SHAPE, Mixed, lowered_network, quantized_mixed
@@ -65,15 +65,6 @@ def quantized() -> bytes:
     prepared = prepare_pt2e(torch.export.export(small_network(), EXAMPLE).module(), quantizer)
     prepared(*EXAMPLE)
     return stored(torch.export.export(convert_pt2e(prepared), EXAMPLE))
-
-
-@contextmanager
-def without(left_out: Replacement) -> Iterator[None]:
-    """A context in which `left_out` is not replaced."""
-    activate = Replacement.active
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Replacement, "active", lambda it, new: nullcontext() if it == left_out else activate(it, new))
-        yield
 
 
 def quantized_by_histograms() -> bytes:

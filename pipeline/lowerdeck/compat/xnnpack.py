@@ -12,6 +12,11 @@ SERIALIZE = Replacement(
     target="executorch.backends.xnnpack.xnnpack_preprocess:serialize_xnnpack_binary",
     reason="The XNNGraph of a partition, in which transposes are counted, exists only before serialization.",
 )
+NCHW_OPERATORS = Replacement(
+    target="executorch.backends.xnnpack._passes.channels_last_tagged_reshape_pass:"
+    "ChannelsLastTaggedReshapePass.memory_sensitive_ops_nchw",
+    reason="Lacks softmax, which XNNPACK computes over the innermost dimension: the channels of channels-last data.",
+)
 ATTENTION_PATTERNS = Replacement(
     target="executorch.backends.xnnpack.partition.graphs.sdpa:get_graphs",
     reason="Exports an attention to match its pattern, even if the program has none.",

@@ -149,6 +149,7 @@ class Xnnpack(Backend[Device, Options]):
     def compiling(self, workdir: Path) -> Iterator[list[CompiledPartition]]:
         """Collect the serialized partitions, which need no twins: ExecuTorch's runtime executes them on the host."""
         from executorch.backends.xnnpack.serialization.xnnpack_graph_schema import XNNStaticTranspose
+        from executorch.exir.dialects._ops import ops
 
         from lowerdeck.backends.concurrent_compilation import concurrent_compilation
         from lowerdeck.backends.xnnpack.patterns import possible_patterns
@@ -170,7 +171,8 @@ class Xnnpack(Backend[Device, Options]):
 
         side_by_side = nullcontext() if self.options.verbose else concurrent_compilation(compiled)  # logs stay in order
         replaced = compat.PREPROCESS.active(preprocess), compat.SERIALIZE.active(serialize_counted)
-        with replaced[0], replaced[1], self._logging(), side_by_side:
+        in_order = compat.NCHW_OPERATORS.original() | {ops.edge.aten._softmax.default}
+        with replaced[0], replaced[1], compat.NCHW_OPERATORS.active(in_order), self._logging(), side_by_side:
             yield compiled
 
     def _logging(self) -> AbstractContextManager[None]:
