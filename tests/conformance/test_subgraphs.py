@@ -41,3 +41,13 @@ def test_a_single_element_is_drawn_at_both_of_its_ends() -> None:
     part = Subgraph(LoweredBackendModule(program, "", b"", []), ("quantized", "floats", "indices"))
     drawn = part.synthetic_inputs(samples, seed=0)
     assert [[each.item() for each in values] for values in drawn] == [[-32767, -2.5, 0], [32767, 3.0, 0]]
+
+
+def test_constants_stay_as_they_are() -> None:
+    """An operator may take a quantized number as an input of the partition, and a piece of it has the number inside."""
+    sample = (torch.tensor(127, dtype=torch.int16), torch.linspace(-2.5, 3.0, 8), torch.tensor([3, 5]))
+    program = torch.export.export(Mixed(), sample)
+    part = Subgraph(LoweredBackendModule(program, "", b"", []), ("number", "floats", "indices"), {"number"})
+    ((number, floats, _),) = part.synthetic_inputs([sample], seed=0)
+    assert number == 127
+    assert not torch.equal(floats, sample[1])

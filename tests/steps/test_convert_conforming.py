@@ -630,6 +630,34 @@ def test_operators_that_are_wrong_only_together_are_separated(
     assert torch.allclose(actual, expected, atol=1e-5)
 
 
+class Beside(Attention):
+    """The same beside a tensor of three times its range, whose steps are coarser than those of a softmax."""
+
+    def __init__(self, depth: int) -> None:
+        super().__init__()
+        first, *others = (nn.Conv2d(3, 8, 3, padding=1), *(nn.Conv2d(8, 8, 1, groups=8) for _ in range(depth - 1)))
+        for layer in others:
+            nn.init.ones_(layer.weight)
+        self.coarse = nn.Sequential(first, *others)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([super().forward(x), 3 * self.coarse(x)], 1)
+
+
+@pytest.mark.parametrize("depth", quick_first((1, 2)))
+def test_a_coarse_tensor_does_not_hide_what_is_wrong_beside_it(
+    depth: int, conforming: Callable[..., tuple[ConvertedConforming, list[str]]]
+) -> None:
+    """The partition takes the 3 as an input, and its pieces have it inside: rounding seemed to explain any error."""
+    torch.manual_seed(3)
+    samples: Samples = [(torch.randn(1, 3, 8, 8),) for _ in range(4)]
+    quantized, backend = quantized_for("xnnpack_cpu", Beside(depth).eval(), samples)
+    with without(xnnpack.NCHW_OPERATORS):
+        found, said = conforming(quantized, backend, samples)
+    assert [node.operator for node in found.plan.nodes if node.reason and node.compute] == ["aten._softmax.default"]
+    assert "add up" not in "\n".join(said)
+
+
 @pytest.mark.parametrize("activation", [torch.sigmoid, torch.tanh])
 def test_steps_that_an_activation_enlarges_are_explained(
     activation: Callable[[torch.Tensor], torch.Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

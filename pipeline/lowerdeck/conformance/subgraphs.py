@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -13,7 +13,16 @@ from executorch.exir.lowered_backend_module import LoweredBackendModule, get_low
 from torch.fx import Node
 
 from lowerdeck.conformance.errors import OF_INTEGERS, precision_of_types
-from lowerdeck.graph.nodes import DELEGATION_TAG, DEQUANTIZE, QUANTIZE, aten_operator, is_compute, operator_name
+from lowerdeck.graph.nodes import (
+    DELEGATION_TAG,
+    DEQUANTIZE,
+    QUANTIZE,
+    aten_operator,
+    constant_names,
+    is_compute,
+    operator_name,
+)
+from lowerdeck.graph.state import state_nodes
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -32,6 +41,8 @@ class Subgraph:
     sources: tuple[str, ...]
     """For each of `inputs` the node of the edge program whose value it takes. An input from another partition that was
     lowered before has a name of its own."""
+    constants: Collection[str] = frozenset()
+    """Names of the edge program's constants, of which some may be among `sources`."""
 
     @property
     def program(self) -> ExportedProgram:
@@ -86,7 +97,8 @@ class Subgraph:
         Integers that are dequantized are drawn from the range of their quantization, floats between the extremes in
         `seen`. Up to half of the elements are at the ends themselves, because a sum of a few drawn elements rarely
         comes near its ends; of many, only some are, because what lies between shows other faults. Other inputs are
-        those of the first sample, because indices have a meaning.
+        those of the first sample, because indices have a meaning, and so are constants: pieces of the partition may
+        have them inside.
 
         Args:
             seen: Values of the inputs for every sample.
@@ -97,11 +109,13 @@ class Subgraph:
             end.
         """
         generator = torch.Generator().manual_seed(seed)
-        is_single = any(
-            value.numel() == 1 and (value.is_floating_point() or _quantized_limits(node) is not None)
-            for node, value in zip(self.inputs, seen[0], strict=True)
-        )
+        is_single = any(value.numel() == 1 and self._is_drawn(index, value) for index, value in enumerate(seen[0]))
         return [self._drawn(seen, generator, is_upper_first) for is_upper_first in (False, True)[: 1 + is_single]]
+
+    def _is_drawn(self, index: int, value: torch.Tensor) -> bool:
+        """Whether an input is no index and no constant."""
+        is_number = value.is_floating_point() or _quantized_limits(self.inputs[index]) is not None
+        return is_number and self.sources[index] not in self.constants
 
     def _drawn(
         self, seen: Sequence[Sequence[torch.Tensor]], generator: torch.Generator, is_upper_first: bool
@@ -111,7 +125,7 @@ class Subgraph:
         for index, node in enumerate(self.inputs):
             values = [sample[index] for sample in seen]
             first, quantized = values[0], _quantized_limits(node)
-            if quantized is None and not first.is_floating_point():
+            if not self._is_drawn(index, first):
                 made.append(first)
                 continue
             low, high = quantized or _extremes(values)
@@ -128,8 +142,9 @@ class Subgraph:
         return made
 
 
-def subgraphs(lowered: torch.fx.GraphModule) -> list[Subgraph]:
+def subgraphs(lowered: ExportedProgram) -> list[Subgraph]:
     """The parts that the delegates of a lowered edge program replace, in the program's order."""
+    constants = constant_names(lowered).difference(map(str, state_nodes(lowered)))
     outputs: dict[Node, list[str]] = {}
     """Calls of delegates, with the names that their outputs had."""
 
@@ -141,8 +156,10 @@ def subgraphs(lowered: torch.fx.GraphModule) -> list[Subgraph]:
         return value.name
 
     found = []
-    for _, module, call in get_lowered_submodules(lowered):
-        part = Subgraph(module, tuple(source(value) for value in call.all_input_nodes if value.op != "get_attr"))
+    for _, module, call in get_lowered_submodules(lowered.graph_module):
+        part = Subgraph(
+            module, tuple(source(value) for value in call.all_input_nodes if value.op != "get_attr"), constants
+        )
         outputs[call] = [node.name for node in part.outputs]
         found.append(part)
     return found

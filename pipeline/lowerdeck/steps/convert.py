@@ -131,7 +131,7 @@ def convert(
         with naming_failed_partition(plan), backend.compiling(workdir) as partitions:
             lowered = manager.to_backend(partitioner)
         verification.check_lowered_program(lowered.exported_program().graph_module, plan)
-        replaced = subgraphs(lowered.exported_program().graph_module)
+        replaced = subgraphs(lowered.exported_program())
         if lowering.finish is not None:
             lowered = lowering.finish(lowered)
         lowered, boundary = io_boundary.quantize_io_boundary(lowered, lowering)
