@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -613,6 +614,31 @@ def test_copies_may_be_written(kind: str) -> None:
             results = [program.module()(x) for _ in range(2)]
             assert torch.equal(results[0], results[1])
             torch.testing.assert_close(results[0], model(x))
+
+
+OF_NUMBERS: dict[str, Callable[[Any, torch.Tensor], torch.Tensor]] = {
+    "scaled": lambda model, x: x * torch.tensor([1.0] * 8).mul_(2).sub_(0.5),
+    "accumulated": lambda model, x: torch.tensor([0.0] * 8).add_(x[0]).add_(model.layer(x)[0]) + x,
+    "assigned": lambda model, x: (a := torch.tensor([3.0] * 8), a[0].copy_(x.sum()), x * a)[2],
+    "as_tensor": lambda model, x: x * torch.as_tensor([1.0] * 8).mul_(2),
+    "new_tensor": lambda model, x: x * x.new_tensor([1.0] * 8).mul_(2),
+    "from_numpy": lambda model, x: x * torch.from_numpy(np.arange(8, dtype=np.float32)).add_(1),
+    "indices": lambda model, x: x[:, torch.tensor([0, 2, 4]).add_(1)],
+    "part of a branch": lambda model, x: torch.cond(
+        x.sum() > 0, lambda x: x * torch.tensor([1.0] * 8).mul_(2), lambda x: x * 1, (x,)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OF_NUMBERS)
+def test_what_forward_makes_of_numbers_may_be_written(name: str) -> None:
+    """It was refused as a plain attribute, which the model did not have."""
+    model = Keeping("buffer", OF_NUMBERS[name]).eval()
+    program = export(model, [[1, 8]])
+    assert not initial_state(program)
+    with torch.no_grad():
+        for x in torch.rand(3, 1, 8):
+            torch.testing.assert_close(program.module()(x), model(x))
 
 
 HIDDEN: dict[str, Callable[[Any], torch.Tensor]] = {

@@ -30,6 +30,8 @@ _GRADIENTS = torch.ops.higher_order.wrap_with_set_grad_enabled
 _AUTOCAST = torch.ops.higher_order.wrap_with_autocast
 _CONTEXTS = (_AUTOCAST, _GRADIENTS)
 """Operators that execute, once, what forward computes in a `with` statement."""
+_COPY = torch.ops.aten.lift_fresh_copy.default
+"""What tracing makes of a tensor that forward makes of numbers: its traced value shares memory with what is stored."""
 _IS_NEW = "lowerdeck_is_new"
 """In the metadata of a node that wrote in place: its traced value still shares memory with what it wrote."""
 
@@ -277,7 +279,7 @@ def _memory(graph: torch.fx.Graph) -> dict[torch.fx.Node, set[torch.fx.Node]]:
         storages, operands = _storages(node), node.all_input_nodes
         if node.target is operator.getitem and isinstance(operands[0].target, torch._ops.HigherOrderOperator):
             operands = operands[0].all_input_nodes  # one result of several, which share memory with different operands
-        shared = [each for each in operands if _storages(each) & storages]
+        shared = [each for each in operands if _storages(each) & storages and node.target != _COPY]
         if isinstance(node.target, torch._ops.OpOverload):  # values of plain attributes are stored again as results
             shared += [write.source for write in _writes(node)]
         memory[node] = set().union(*(memory[each] for each in shared)) or {node}
