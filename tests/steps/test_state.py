@@ -362,6 +362,35 @@ def test_beside_state_and_assigned_slices_they_stay_the_operators_that_quantizer
     assert {"aten.hardswish.default", "aten.masked_fill.Scalar", "aten.silu.default"} <= called
 
 
+def _in_place(name: str, mask: torch.Tensor, other: Any) -> torch.Tensor:
+    result: torch.Tensor = getattr(mask, f"__{name}__")(other)
+    return result
+
+
+MASKS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "and": lambda x: _in_place("iand", x > 0, x < 1),
+    "or": lambda x: _in_place("ior", _in_place("iand", x > 0, x < 1), x < -1),
+    "xor": lambda x: _in_place("ixor", x > 0, x[:1] < 1),
+    "left shift": lambda x: _in_place("ilshift", (x * 9).int(), 2),
+    "right shift": lambda x: _in_place("irshift", (x * 9).int(), torch.arange(3, dtype=torch.int32)),
+    "and of integers": lambda x: _in_place("iand", (x * 9).int(), 6),
+    "of an input": lambda x: _in_place("ior", x.int(), 1),
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_masks_that_are_combined_in_place_are_new_tensors(name: str) -> None:
+    """They stayed in place, so that a constant mask was computed on the device, or refused there."""
+
+    class Masked(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return MASKS[name](x) * x
+
+    program, x = export(Masked(), [[2, 3]]), torch.randn(2, 3)
+    assert not any(node.target._schema.is_mutable for node in program.graph.nodes if node.op == "call_function")
+    assert torch.equal(program.module()(x), Masked()(x))
+
+
 @pytest.mark.parametrize("write", ["pow_", "float_power_", "ldexp_", "mul_"])
 def test_numbers_that_an_input_is_raised_to_in_place_stay_numbers(write: str) -> None:
     """The operator of the same overload has other arguments, `aten.pow.Scalar` a number and a tensor."""

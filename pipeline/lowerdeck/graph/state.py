@@ -211,8 +211,9 @@ def _functional(node: torch.fx.Node) -> Any:
     if not isinstance(target, torch._ops.OpOverload):
         return None
     namespace, _, name = target._schema.name.partition("::")
-    packet = getattr(getattr(torch.ops, namespace), name.removesuffix("_"), None)
-    names = packet.overloads() if packet is not None and name.endswith("_") else ()
+    of_new = f"__{name[3:]}" if name.startswith("__i") else name.removesuffix("_")  # `m &= n` is aten.__iand__
+    packet = getattr(getattr(torch.ops, namespace), of_new, None) if of_new != name else None
+    names = packet.overloads() if packet is not None else ()
     overloads = (getattr(packet, each) for each in names)
     functional = next((each for each in overloads if _takes(each) == _takes(target)), None)
     if functional is None:
