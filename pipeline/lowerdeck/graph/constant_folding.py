@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _MOST_GROWTH = 16
 """Elements of a result for each element that it is computed from; what expands further is left to the program."""
 
+_EYES = (torch.ops.aten.eye.default, torch.ops.aten.eye.m)
+
 _OF_SCHEMES = ("torchao", "quantized_decomposed")
 """Namespaces of operators behind which backends look for weights of few bits."""
 
@@ -29,14 +31,15 @@ _OF_SCHEMES = ("torchao", "quantized_decomposed")
 def fold_constants(program: ExportedProgram) -> None:
     """Store what an ATen program computes from stored tensors alone; what parameters make is a parameter.
 
-    What depends on nothing that the model stores, such as torch.zeros(n), needs no memory and stays. So does what
-    depends on buffers that the program writes.
+    What depends on nothing that the model stores, such as torch.zeros(n), needs no memory and stays; but not what is
+    computed from torch.eye, nor one of booleans: ExecuTorch has no kernel of it. What depends on buffers that the
+    program writes stays.
     """
     signature, values = program.graph_signature, constants(program, may_be_trained=True)
     origins: dict[Node, frozenset[Node]] = {}
     for node in values:
         below = (each for source in node.all_input_nodes for each in origins[source])
-        origins[node] = frozenset({node} if node.op == "placeholder" else below)
+        origins[node] = frozenset({node} if node.op == "placeholder" or node.target in _EYES else below)
     for node in list(program.graph.nodes):
         if node.target == torch.ops.aten._assert_tensor_metadata.default and node.args[0] in values:
             program.graph.erase_node(node)  # it held when the model was traced
@@ -61,7 +64,7 @@ def _folded(program: ExportedProgram, origins: Mapping[Node, frozenset[Node]]) -
         if getattr(node.target, "namespace", None) in _OF_SCHEMES or of_schemes.intersection(node.all_input_nodes):
             of_schemes.add(node)
     for node in reversed(program.graph.nodes):
-        if node.op == "placeholder" or node not in origins:
+        if node.op == "placeholder" or node not in origins or _is_delegated(node):
             continue
         if any(user not in origins or user in computed for user in node.users):
             if node in of_schemes or not _is_small(node, origins[node]):
@@ -69,6 +72,11 @@ def _folded(program: ExportedProgram, origins: Mapping[Node, frozenset[Node]]) -
             else:
                 folded.append(node)
     return folded
+
+
+def _is_delegated(node: Node) -> bool:
+    """Whether it is an eye of numbers, which delegates make themselves; none makes one of booleans."""
+    return node.target in _EYES and node.meta["val"].is_floating_point()
 
 
 def _is_small(node: Node, origins: frozenset[Node]) -> bool:

@@ -14,6 +14,7 @@ from lowerdeck.graph.channels_last import ChannelsLast
 from lowerdeck.graph.constant_folding import fold_constants
 from lowerdeck.graph.cropping import crop_by_slices
 from lowerdeck.graph.decompositions import average_slopes, decompose_rare_operators, drop_assertions
+from lowerdeck.graph.diagonals import fill_diagonals, write_diagonals
 from lowerdeck.graph.einsum import einsum_as_products
 from lowerdeck.graph.embedding_bags import reduce_embeddings
 from lowerdeck.graph.export_checks import (
@@ -87,6 +88,7 @@ def trace(
     traced = outputs.with_plain_containers(traced)
     store_buffers(traced)
     average_slopes(traced)
+    fill_diagonals(traced)
     write_new_tensors(traced)
     traced = without_hidden_writes(traced)
     drop_assertions(traced)
@@ -95,6 +97,7 @@ def trace(
     pad_even_kernels(traced)
     volumes_as_images(traced, memory_format)
     reduce_embeddings(traced)
+    write_diagonals(traced)
     fold_constants(traced)
     fix_adaptive_max_pooling(traced)
     einsum_as_products(traced)
