@@ -10,6 +10,7 @@ from contextlib import chdir
 from pathlib import Path
 
 import pytest
+import yaml
 
 from lowerdeck.config.choices import read_params, selected_values
 from lowerdeck.contracts.errors import LowerdeckError
@@ -52,6 +53,19 @@ def test_git_and_dvc_know_it_and_git_ignores_what_is_built(workspace: Path) -> N
         assert subprocess.run(["git", "check-ignore", "-q", path], cwd=workspace, check=False).returncode == 0, path
     for path in ("params.yaml", "dvc.yaml", "build/evaluate/metrics.json", ".lowerdeck/workspace.json"):
         assert subprocess.run(["git", "check-ignore", "-q", path], cwd=workspace, check=False).returncode == 1, path
+
+
+def test_git_ignores_what_dvc_keeps_before_dvc_says_so(workspace: Path) -> None:
+    """After a build that ended early DVC's own .gitignore files are missing: `git add -A` took its large files."""
+    stages = yaml.safe_load((workspace / "dvc.yaml").read_text())["stages"].values()
+    outputs = [output for stage in stages for kind in ("outs", "metrics", "plots") for output in stage.get(kind, ())]
+    kept = {name for each in outputs for name, how in each.items() if how.get("cache", True)}
+    asked = subprocess.run(["git", "check-ignore", *kept], cwd=workspace, capture_output=True, text=True, check=False)
+    assert set(asked.stdout.splitlines()) == kept
+    in_git = {name for name in kept if name.split("/")[1] in ("baseline", "evaluate", "measure")}
+    for ignored in (workspace / ".gitignore", REPOSITORY / ".gitignore"):
+        named = {line.removeprefix("/") for line in ignored.read_text().splitlines() if line.startswith("/build/")}
+        assert named - {"build/*"} == in_git
 
 
 def test_dvc_reads_folders_in_which_emacs_edits(workspace: Path) -> None:
