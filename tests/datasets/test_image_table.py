@@ -91,7 +91,9 @@ def test_a_mask_of_several_channels_is_refused(tmp_path: Path) -> None:
         image_table.load(options, SHAPES, 0).evaluation[0]
 
 
-@pytest.mark.parametrize("options", [{"label": "a", "mask": "b"}, {"classes": ["a"]}])
+@pytest.mark.parametrize(
+    "options", [{"label": "a", "mask": "b"}, {"classes": ["a"]}, {"label": "a", "classes": ["yes", "no", "yes"]}]
+)
 def test_options_are_checked(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="name"):
         image_table.Options(calibration="a", evaluation="b", **options)

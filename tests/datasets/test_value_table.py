@@ -102,6 +102,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         ({"inputs": []}, "inputs is empty"),
         ({"label": "kind", "values": ["c"]}, "label and values are set"),
         ({"classes": ["ok"]}, "without label"),
+        ({"label": "kind", "classes": ["ok", "bad", "ok"]}, "classes has ok twice"),
         ({"mean": {"z": 1.0}}, "mean or std has z"),
         ({"std": {"a": 0.0}}, "every value must be above 0"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from lowerdeck.contracts.errors import LowerdeckError
@@ -23,9 +24,14 @@ def read(path: str | None) -> tuple[str, ...]:
             f"dataset.options.class_names is {path!r}, which cannot be read as text: {error}; write one name a line"
         ) from error
     names = tuple(line.strip() for line in text.splitlines() if line.strip())
-    if twice := sorted({name for name in names if names.count(name) > 1})[:3]:
+    if twice := repeated(names):
         raise LowerdeckError(f"{path} has the classes {', '.join(twice)} twice; every line must be another name")
     return names
+
+
+def repeated(names: Sequence[str]) -> list[str]:
+    """Up to three of `names` that are there more than once, sorted: a label would mean the first of them."""
+    return sorted({name for name in names if names.count(name) > 1})[:3]
 
 
 def files(path: str | None) -> dict[str, Path]:

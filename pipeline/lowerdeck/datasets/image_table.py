@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lowerdeck.datasets import image_folder, preprocessing, splits, tables
+from lowerdeck.datasets import class_names, image_folder, preprocessing, splits, tables
 from lowerdeck.datasets.faults import raise_faults
 from lowerdeck.fingerprints import data
 
@@ -49,6 +49,8 @@ class Options(preprocessing.ImageOptions):
             raise ValueError(f"{' and '.join(chosen)} are set; name one of label, mask and values, or none")
         if self.classes and not self.label:
             raise ValueError("classes is set without label; name the column with the classes")
+        if twice := class_names.repeated(self.classes):
+            raise ValueError(f"classes has {', '.join(twice)} twice; every class must have another name")
 
 
 @dataclass(frozen=True, kw_only=True)

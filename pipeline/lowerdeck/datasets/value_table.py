@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from lowerdeck.contracts.errors import ConfigurationError
-from lowerdeck.datasets import array_checks, preprocessing, splits, tables
+from lowerdeck.datasets import array_checks, class_names, preprocessing, splits, tables
 from lowerdeck.datasets.faults import raise_faults
 from lowerdeck.fingerprints import data
 
@@ -50,6 +50,8 @@ class Options:
             raise ValueError("label and values are set; name one of them, or none")
         if (self.classes or self.group) and not self.label:
             raise ValueError("classes or group is set without label; name the column with the classes")
+        if twice := class_names.repeated(self.classes):
+            raise ValueError(f"classes has {', '.join(twice)} twice; every class must have another name")
         known = {column for columns in self.inputs for column in columns}
         if unknown := sorted({*self.mean, *self.std} - known):
             raise ValueError(f"mean or std has {', '.join(unknown)}, which are no columns of inputs")
