@@ -765,6 +765,10 @@ INVALID: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         {"model": "mobilenet_v2"} | override("model.options.architecture", "mobilenet_v22"),
         ("model.options.architecture: ", "'mobilenet_v22'", "resnet18", "Did you mean mobilenet_v2"),
     ),
+    "gate on what no build has": (
+        override("gates.metrics", {"min_acc": 0.5}),
+        ("gates.metrics.min_acc: task classification has no metric acc", "did you mean delegated_accuracy"),
+    ),
     "gate": (
         override("gates.metrics", {"delegated_miou": 0.5}),
         ("gates.metrics: ", "has delegated_miou; every name is min_METRIC or max_METRIC"),

@@ -51,7 +51,11 @@ def test_bounds_of_any_other_metric() -> None:
     (message,) = failed_gates(bounds(section), {"delegated_miou": 0.25}).values()
     assert message == "gates.min_delegated_miou: delegated_miou is 0.25, less than the bound 0.5"
     (message,) = failed_gates({"min_delegated_mio": 0.5}, {"delegated_miou": 0.25}).values()
-    assert message.endswith("is 'not measured', the bound is 0.5 Did you mean delegated_miou?")
+    assert message.endswith("is 'not measured', the bound is 0.5. Did you mean delegated_miou?")
+    (message,) = failed_gates({"min_acc": 0.5}, {"delegated_accuracy": 0.9, "delegated_accuracy_low": 0.8}).values()
+    assert message.endswith("acc is 'not measured', the bound is 0.5. Did you mean delegated_accuracy?")
+    (message,) = failed_gates({"min_quality": 0.5}, {"executed_by": "x", "delegated_accuracy": 0.9}).values()
+    assert message.endswith("the bound is 0.5; the metrics of this build are in metrics.json, e.g. delegated_accuracy")
 
 
 def test_gates_that_are_off_hold_whatever_was_measured() -> None:

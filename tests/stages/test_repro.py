@@ -26,8 +26,10 @@ import yaml
 from lowerdeck.artifacts import paths
 from lowerdeck.config.schema import Config, GatesConfig
 from lowerdeck.evaluation import gates
+from lowerdeck.evaluation.metric_names import may_be_measured
 from lowerdeck.execution.environment import fixed_environment
 from lowerdeck.fingerprints.closures import Sources, stage_closures
+from lowerdeck.tasks import classification
 from tests.fingerprints import recorder
 from tests.marks import quick_first
 from tests.project import AWKWARD_FOLDER, CONFIG, REPOSITORY, Project, digests, tail
@@ -165,6 +167,13 @@ def test_the_bundle_for_firmware_holds_what_its_program_answers(built: Built) ->
         "metadata.json",
         "src/build_record.h",
     }
+
+
+def test_compose_knows_every_number_that_a_gate_may_bound(built: Built) -> None:
+    metrics = json.loads((built.project.root / "build/evaluate/metrics.json").read_text())
+    numbers = {name for name, value in metrics.items() if isinstance(value, (int, float))}
+    of_task = [metric.name for metric in classification.metrics(classification.Options())]
+    assert {name for name in numbers if not may_be_measured(name, of_task)} == set()
 
 
 def test_no_temporary_file_is_left(built: Built) -> None:

@@ -13,6 +13,8 @@ import pytest
 import yaml
 from mlflow.tracking import MlflowClient
 
+from lowerdeck import tasks
+from lowerdeck.evaluation.metric_names import may_be_measured
 from tests.project import Project, tail
 from tests.stages import task_examples
 
@@ -28,6 +30,14 @@ def points_of(project: Project) -> list[dict[str, Any]]:
     """Records of the newest sweep."""
     folder = max((project.root / "sweeps").glob("*/summary.json"), key=lambda path: path.stat().st_mtime).parent
     return [json.loads(line) for line in (folder / "points.jsonl").read_text().splitlines()]
+
+
+def metrics_of(params: str) -> list[str]:
+    """Names of the metrics of the task that a params.yaml chooses."""
+    values = yaml.safe_load(params)
+    task: Any = tasks.source(values["task"])
+    options = values["overrides"].get("task", {}).get("options", {})
+    return [metric.name for metric in task.metrics(task.Options(**options))]
 
 
 @pytest.mark.slow
@@ -46,6 +56,8 @@ def test_a_task_is_built_evaluated_and_gated_on_every_backend(workspace: Project
     metric = task_examples.EXAMPLES[example][-1].partition(":")[0]
     for point in points:
         found = point["metrics"]
+        numbers = {name for name, value in found.items() if isinstance(value, (int, float))}
+        assert {name for name in numbers if not may_be_measured(name, metrics_of(text))} == set()
         for program in ("quantized", "delegated"):
             name = f"{program}_{metric}"
             assert found[f"{name}_low"] <= found[name] <= found[f"{name}_high"], point["overrides"]

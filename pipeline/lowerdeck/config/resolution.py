@@ -13,6 +13,7 @@ from lowerdeck import backends, datasets, devices, metrics, models, tasks
 from lowerdeck.config import flavor as flavors
 from lowerdeck.config.device import option_sets
 from lowerdeck.config.fallback import fallback, fallback_target
+from lowerdeck.config.gate_names import gate_problems
 from lowerdeck.config.options import option_file, option_names
 from lowerdeck.config.problems import Problem, raise_problems, unknown, validate
 from lowerdeck.config.quantization import completed, quantization_problems, quantization_scheme
@@ -95,6 +96,7 @@ def resolved(config: Config, conf_dir: Path) -> Config:
         "fallback_target": fallback_target(library),
     }
     problems += _combination_problems(config, parts.backend, conf_dir)
+    problems += gate_problems(config, parts.task, options.task)
     for key, message in _collect(problems, "target", lambda: list(backend.check())) or ():
         problems.append(Problem(f"target.{key}", message, _value_at(chosen, key)))
     if not problems:  # options that are wrong by themselves need no check in combination

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from lowerdeck.contracts.errors import GateError
-from lowerdeck.registry.components import did_you_mean
+from lowerdeck.evaluation.metric_names import near
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -55,13 +55,21 @@ def failed_gates(bounds: Mapping[str, float | None], metrics: Mapping[str, Any])
         assert side in ("min", "max"), gate
         value = metrics.get(name, "not measured")
         if not isinstance(value, (int, float)) or isinstance(value, bool):
-            advice = "" if name in metrics else did_you_mean(name, metrics)
+            advice = "" if name in metrics else _advice(name, metrics)
             failed[gate] = f"gates.{gate}: {name} is {value!r}, the bound is {exact(bound)}{advice}"
         # Negated comparisons, so that NaN fails.
         elif not (value >= bound if side == "min" else value <= bound):
             relation = f"{'less' if side == 'min' else 'more'} than the bound {exact(bound, value)}"
             failed[gate] = f"gates.{gate}: {name} is {exact(value, bound)}, {relation}"
     return failed
+
+
+def _advice(name: str, metrics: Mapping[str, Any]) -> str:
+    """What a bound of a metric that a build does not have may have meant."""
+    numbers = [each for each, value in metrics.items() if isinstance(value, (int, float))]
+    if found := near(name, numbers):
+        return f". Did you mean {' or '.join(found)}?"
+    return f"; the metrics of this build are in metrics.json, e.g. {', '.join(numbers[:3])}" if numbers else ""
 
 
 def exact(value: float, other: float | None = None) -> str:

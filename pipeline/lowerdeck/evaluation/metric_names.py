@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
+from lowerdeck.registry.components import similar
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 DROPS = (("quantization_drop", "float", "quantized"), ("delegation_drop", "quantized", "delegated"))
 """Name of a drop, and the programs before and after it."""
@@ -18,6 +21,51 @@ DESCRIPTIONS = "task_metrics."
 fractions."""
 INFINITE = "infinite"
 """Replaces a metric that is infinite, which JSON cannot have as a number; it meets no gate."""
+
+_PROGRAMS = ("float", "quantized", "delegated")
+_OF_PAIRS = re.compile(
+    r"(quantized|delegated|delegated_against_quantized)_(sqnr_db|cosine)"
+    r"|(quantized|delegated)_((error_(max|mean)(_lsb)?|exact_share)|agreement_with_(float|quantized))"
+)
+_OF_PROGRAMS_ALONE = re.compile(rf"({'|'.join(_PROGRAMS)})_(threshold|events|hours)")
+"""What tasks of the package measure beside their metrics."""
+_OPEN = re.compile(r".*\..*|(estimated|device|measured|emulated|simulated)_.*|.*_(compute_nodes|macs|macs_share)")
+"""Names that depend on the model, the compiler, the device or the libraries."""
+_OF_EVERY_BUILD = (
+    *("accelerated_macs_share", "accelerated_share", "compute_nodes", "crossing_bytes", "crossings"),
+    *("delegated_compute_nodes", "delegated_macs_share", "delegated_parameter_share", "delegated_share"),
+    *("library_crossings", "method_allocator_bytes", "mismatches", "num_layer_samples", "num_samples", "output_lsb"),
+    *("partitions", "planned_memory_bytes", "portable_macs", "program_bytes", "ram_bytes", "scratch_bytes"),
+    *("total_macs", "total_parameters", "transposes_at_boundary", "transposes_delegated", "transposes_in_delegates"),
+    *("transposes_inserted", "undelegated_macs", "undelegated_parameters", "worst_layer_sqnr_db"),
+)
+
+
+def of_task(metrics: Sequence[str]) -> tuple[str, ...]:
+    """What a build records of a task's `metrics`: of each program, and the drops; those of the first have no suffix."""
+    programs = [f"{program}_{metric}" for metric in metrics for program in reversed(_PROGRAMS)]
+    suffixes = ["", *(f"_{metric}" for metric in metrics[1:])]
+    return (*programs, *(f"{drop}{suffix}" for suffix in suffixes for drop, _, _ in DROPS))
+
+
+def may_be_measured(name: str, metrics: Sequence[str]) -> bool:
+    """Whether a build for a task of the package with these `metrics` may have the number `name` in metrics.json."""
+    base = re.sub(r"_(low|high)$", "", name)
+    if name in _OF_EVERY_BUILD or base in of_task(metrics):
+        return True
+    return any(pattern.fullmatch(base) for pattern in (_OPEN, _OF_PAIRS, _OF_PROGRAMS_ALONE))
+
+
+def near(name: str, metrics: Iterable[str]) -> list[str]:
+    """Up to three of `metrics` that `name` may be a misspelling or a part of."""
+    listed = [metric for metric in metrics if not metric.endswith(("_low", "_high"))]
+    containing = sorted((metric for metric in listed if name in metric), key=lambda metric: "delegated" not in metric)
+    return (similar(name, listed) or containing)[:3]
+
+
+def near_of_build(name: str, metrics: Sequence[str]) -> list[str]:
+    """`near` for a task with these `metrics`."""
+    return near(name, (*of_task(metrics), *_OF_EVERY_BUILD))
 
 
 def class_labels(names: Sequence[str]) -> Callable[[int], str]:
