@@ -89,6 +89,17 @@ class TestQuantization:
         assert "not measured yet" in capsys.readouterr().out
 
 
+def test_repro_without_a_git_repository_says_how_to_make_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".dvc").mkdir()
+    (tmp_path / ".dvc" / "config").write_text("[core]\n    analytics = false\n")
+    assert main(["repro"]) == 1
+    assert f"{tmp_path} is in no git repository" in (said := capsys.readouterr().err)
+    assert "run `git init` there" in said
+
+
 class TestReport:
     def test_prints_the_table_and_writes_the_page(self, capsys: pytest.CaptureFixture[str]) -> None:
         write_build()

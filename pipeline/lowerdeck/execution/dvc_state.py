@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -33,10 +34,27 @@ _END_S = 5.0
 
 
 def repro_command(*arguments: str) -> tuple[list[str], dict[str, str]]:
-    """The command that is `dvc repro` with `arguments`, and its environment."""
+    """The command that is `dvc repro` with `arguments`, and its environment.
+
+    Raises:
+        LowerdeckError: the workspace in the current folder has lost the git repository that DVC needs.
+    """
+    _check_repository(Path.cwd())
     # Stages run `python`, which must be this interpreter even if the environment is not activated.
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
     return [sys.executable, "-m", QUIET_DVC, "repro", *arguments], os.environ | {"PATH": path}
+
+
+def _check_repository(folder: Path) -> None:
+    """A downloaded archive and `COPY` in a Dockerfile leave .git behind, and DVC then only says that it is missing."""
+    settings = folder / ".dvc" / "config"
+    if not settings.is_file() or any((place / ".git").exists() for place in (folder, *folder.parents)):
+        return
+    if not re.search(r"^\s*no_scm\s*=\s*true", settings.read_text(encoding="utf-8"), re.IGNORECASE | re.MULTILINE):
+        raise LowerdeckError(
+            f"{folder} is in no git repository, which DVC needs; run `git init` there, or bring .git along (archives "
+            "and `COPY` in a Dockerfile may leave it out)"
+        )
 
 
 def keep_locks() -> None:
