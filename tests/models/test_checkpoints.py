@@ -44,6 +44,24 @@ WAYS: dict[str, tuple[str, Callable[[State, Path], None]]] = {
         ".pt",
         lambda state, path: torch.save({"state_dict": {"ema": {}, "model": state}, "model_ema": {}}, path),
     ),
+    "beside settings of averages": (
+        ".pt",
+        lambda state, path: torch.save(
+            {"ema": {"decay": 0.99, "updates": torch.tensor(3.0), "n": 1}, "net": state}, path
+        ),
+    ),
+    "averages beside their settings": (
+        ".pt",
+        lambda state, path: torch.save(
+            {"model": {key: value * 0 for key, value in state.items()}, "ema": {"decay": 0.99, "shadow": state}}, path
+        ),
+    ),
+    "checkpoint of Lightning": (
+        ".ckpt",
+        lambda state, path: torch.save(
+            {"state_dict": prefixed(state, "model."), "hyper_parameters": {"lr": 0.1}, "loops": {}}, path
+        ),
+    ),
     "of AveragedModel": (
         ".pt",
         lambda state, path: torch.save(
@@ -133,6 +151,12 @@ def test_pickles_are_never_executed(tmp_path: Path, save: Callable[[object, Path
     with pytest.raises(LowerdeckError, match=r"save model.state_dict\(\) instead|cannot be read"):
         checkpoints.load_into(network(), str(path))
     assert not marker.exists()
+
+
+def test_a_checkpoint_of_lightning_with_objects_says_how_to_save_its_weights(tmp_path: Path) -> None:
+    torch.save({"state_dict": network().state_dict(), "hyper_parameters": {"at": tmp_path}}, tmp_path / "a.ckpt")
+    with pytest.raises(LowerdeckError, match=r"refers to pathlib.*YourModule\.load_from_checkpoint\(path\)"):
+        checkpoints.load_into(network(), str(tmp_path / "a.ckpt"))
 
 
 def test_a_whole_model_is_refused(tmp_path: Path) -> None:

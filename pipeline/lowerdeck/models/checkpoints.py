@@ -18,15 +18,17 @@ from lowerdeck.registry.bundled_data import where_to_get
 if TYPE_CHECKING:
     import torch
 
-SUFFIXES = (".safetensors", ".pt", ".pth")
+SUFFIXES = (".safetensors", ".pt", ".pth", ".ckpt")
 WRAPPERS = ("module.", "_orig_mod.", "model.", "net.", "network.")
 """Prefixes that DataParallel, torch.compile and training frameworks' modules add to every name."""
 NESTED = (
     *("model_ema", "ema_state_dict", "state_dict_ema", "ema", "model_state_dict", "model_state", "state_dict"),
-    *("model", "network", "net", "module"),
+    *("model", "network", "net", "module", "shadow"),
 )
 """Keys under which training scripts store the state dict, beside the optimizer's. Averaged weights (EMA) come first."""
 NUM_NAMED = 3
+_MAX_NESTING = 4
+_OF_LIGHTNING = ": torch.save(YourModule.load_from_checkpoint(path).state_dict(), 'weights.pt')"
 _MAX_HEADER_BYTES = 100 * 1000 * 1000
 
 
@@ -260,29 +262,41 @@ def read(weights: str) -> Mapping[str, Any]:
     except pickle.UnpicklingError as error:
         raise LowerdeckError(
             f"{weights} contains more than tensors, or is damaged{_refused_name(error)}. Whole pickled models are not "
-            "loaded, because a pickle can run any code; save model.state_dict() instead."
+            "loaded, because a pickle can run any code; save model.state_dict() instead"
+            f"{_OF_LIGHTNING if weights.endswith('.ckpt') else '.'}"
         ) from error
     except (SafetensorError, OSError, RuntimeError, EOFError, ValueError, KeyError) as error:
         raise LowerdeckError(f"{weights} cannot be read as weights: {_first_line(error)}") from error
-    loaded = _state_dict_in(loaded)
-    if not isinstance(loaded, Mapping) or not all(
-        isinstance(name, str) and (isinstance(value, torch.Tensor) or _is_extra_state(name))
-        for name, value in loaded.items()
-    ):
+    found = _state_dict_in(loaded)
+    if not _is_state_dict(found):
         raise LowerdeckError(
-            f"{weights} contains {_description(loaded)}; allowed is a state dict (tensors by name), which may be "
+            f"{weights} contains {_description(found)}; allowed is a state dict (tensors by name), which may be "
             f"nested under one of {', '.join(NESTED)}"
         )
-    return loaded
+    state: Mapping[str, Any] = found
+    return state
 
 
-def _state_dict_in(loaded: object) -> Any:
-    """The state dict in the content of a checkpoint: itself, or what a usual key names, one inside the other."""
-    while isinstance(loaded, Mapping):
-        inner = next((loaded[key] for key in NESTED if isinstance(loaded.get(key), Mapping) and loaded[key]), None)
-        if inner is None:
-            break
-        loaded = inner
+def _is_state_dict(loaded: object) -> bool:
+    """Whether it is a mapping of names to tensors, and to what modules added by get_extra_state."""
+    import torch
+
+    return isinstance(loaded, Mapping) and all(
+        isinstance(name, str) and (isinstance(value, torch.Tensor) or _is_extra_state(name))
+        for name, value in loaded.items()
+    )
+
+
+def _state_dict_in(loaded: object, depth: int = 0) -> Any:
+    """The state dict in the content of a checkpoint: itself, or what a usual key names, one inside the other.
+
+    A key below which there is none, e.g. the settings of the averages, is passed over; the content itself is what is
+    left where no key leads to one.
+    """
+    nested = [loaded[key] for key in NESTED if loaded.get(key)] if isinstance(loaded, Mapping) else []
+    for inner in nested if depth < _MAX_NESTING else ():
+        if isinstance(inner, Mapping) and _is_state_dict(found := _state_dict_in(inner, depth + 1)):
+            return found
     return loaded
 
 
