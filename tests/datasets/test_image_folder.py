@@ -46,6 +46,17 @@ def image_named(name: str, split: Split) -> torch.Tensor:
     return next(split[i].inputs[0] for i in range(len(split)) if f"/{name}." in split.origin(i))
 
 
+def test_files_that_are_no_images_are_refused_before_the_build(tmp_path: Path) -> None:
+    for split in ("calibration", "evaluation"):
+        for name in ("a", "b"):
+            (tmp_path / split / name).mkdir(parents=True)
+            Image.new("RGB", (8, 8)).save(tmp_path / split / name / "1.png")
+    (tmp_path / "evaluation" / "a" / "2.png").touch()
+    (tmp_path / "evaluation" / "b" / "3.png").symlink_to("gone.png")
+    with pytest.raises(LowerdeckError, match=r"2 faults:\n.*a/2\.png cannot be decoded.*\n.*b/3\.png cannot"):
+        image_folder.fingerprint(image_folder.Options(root=str(tmp_path)))
+
+
 def test_classes_are_the_sorted_folder_names(root: Path) -> None:
     dataset = load(root)
     assert dataset.num_classes == 2

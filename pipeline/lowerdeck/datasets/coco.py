@@ -61,7 +61,9 @@ def fingerprint(options: Options) -> str:
     files: dict[str, Path] = {}
     for split, path in _paths(options).items():
         files[split] = path
-        files |= {f"{split}/{row}": image for row, image in enumerate(_read(options, path).files)}
+        images = _read(options, path).files
+        preprocessing.check_images(path, images)
+        files |= {f"{split}/{row}": image for row, image in enumerate(images)}
     return data.files_digest(files)
 
 

@@ -57,7 +57,7 @@ def fingerprint(options: Options) -> str:
     """SHA-256 over every image of both splits with its path below its split's folder.
 
     Raises:
-        LowerdeckError: a folder is missing, empty or laid out differently.
+        LowerdeckError: a folder is missing, empty or laid out differently, or files are no images.
     """
     calibration, evaluation = listings(Path(options.root), options.calibration)
     files = {
@@ -65,6 +65,7 @@ def fingerprint(options: Options) -> str:
         for name, listing in (("calibration", calibration), ("evaluation", evaluation))
         for path in listing.files
     }
+    preprocessing.check_images(options.root, files.values())
     return data.files_digest(files)
 
 

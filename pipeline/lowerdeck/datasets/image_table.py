@@ -83,6 +83,7 @@ def fingerprint(options: Options) -> str:
     files: dict[str, Path] = {}
     for split, path in _paths(options).items():
         table = _table(options, path)
+        preprocessing.check_images(path, (*table.images, *table.masks))
         files[split] = path
         for kind, members in (("image", table.images), ("mask", table.masks)):
             files |= {f"{split}/{kind}/{row}": member for row, member in enumerate(members)}

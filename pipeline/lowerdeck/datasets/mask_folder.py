@@ -50,6 +50,7 @@ def fingerprint(options: Options) -> str:
     files = class_names.files(options.class_names)
     for split in ("calibration", "evaluation"):
         images, masks = _pairs(options, split)
+        preprocessing.check_images(Path(options.root) / split, (*images, *masks))
         for kind, folder, paths in (("images", options.images, images), ("masks", options.masks, masks)):
             root = Path(options.root) / split / folder
             files |= {f"{split}/{kind}/{path.relative_to(root).as_posix()}": path for path in paths}

@@ -6,7 +6,7 @@ accuracy means something only when the pixels are the same everywhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
+from lowerdeck.datasets.faults import raise_faults
 from lowerdeck.datasets.placement import FITS, placed, placement
 from lowerdeck.formats.regular_files import check_regular
 
@@ -207,6 +208,28 @@ def decoded_image(path: Path) -> Image.Image:
     with _opened(path) as image:
         image.load()
         return image
+
+
+def check_images(where: object, images: Iterable[Path]) -> None:
+    """Read the headers of images, so that one that is none does not end the build after all has been compiled.
+
+    Ten thousand take two seconds, as long as their digests; what is cut off behind the header is found when it is used.
+
+    Args:
+        where: The folder or list, for the message.
+        images: Paths of images and masks.
+
+    Raises:
+        LowerdeckError: some are missing, empty or of an unknown format; the message lists all.
+    """
+    faults = []
+    for path in images:
+        try:
+            with _opened(path):
+                pass
+        except LowerdeckError as error:
+            faults.append(str(error))
+    raise_faults(where, faults)
 
 
 def decoded_mask(path: Path, image: Path) -> Image.Image:

@@ -67,6 +67,7 @@ def fingerprint(options: Options) -> str:
     """
     root = Path(options.root)
     members = [path for split in _listed(options).values() for path, _ in split]
+    preprocessing.check_images(root, members)
     files = {path.relative_to(root).as_posix(): path for path in members}
     return data.files_digest(files | ({"": Path(options.annotations)} if options.annotations is not None else {}))
 
