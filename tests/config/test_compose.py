@@ -776,7 +776,7 @@ INVALID: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "task": ({"task": "classify"}, ("task: ", "conf/task/classify.yaml", "classification")),
     "metric": (
         override("evaluation.metrics", ["top1", "top5"]),
-        ("evaluation.metrics: ", '"top1"', "there is no such module in lowerdeck/metrics/"),
+        ("evaluation.metrics: ", '"top1"', "no such module in lowerdeck/metrics/, which has none; name one of yours"),
     ),
     "model source": (
         override("model.source", "factori"),

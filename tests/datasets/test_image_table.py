@@ -70,12 +70,22 @@ def test_numbers_and_the_fingerprint_of_all_files(tmp_path: Path) -> None:
         ("image,x\n0.png,nan\n", {"values": ["x"]}, ["row 2: x is 'nan'; it must be a finite number"]),
         ("image\n0.png\n", {"label": "kind"}, ["lacks the columns kind", "it has: image"]),
         ("image\n", {}, ["has no rows"]),
+        ("image,c\n\n0.png,1\n\n1.png,x\n", {"label": "c"}, ["row 5: c is 'x'"]),
+        ("image, c\n0.png,1\n", {"label": "c"}, ["it has: image,  c; remove the spaces around its names"]),
+        ("image;c\n0.png;1\n", {"label": "c"}, ["separate the columns with commas instead of ';'"]),
     ],
 )
 def test_faults_are_listed(tmp_path: Path, text: str, options: dict[str, Any], messages: list[str]) -> None:
     with pytest.raises(LowerdeckError) as caught:
         image_table.fingerprint(table(tmp_path, text, **options))
     assert all(message in str(caught.value) for message in messages), str(caught.value)
+
+
+def test_another_encoding_is_named(tmp_path: Path) -> None:
+    options = table(tmp_path, "image\n0.png\n")
+    (tmp_path / "list.csv").write_bytes("image\nGrün.png\n".encode("latin-1"))
+    with pytest.raises(LowerdeckError, match=r"list\.csv cannot be read as CSV.*save it as UTF-8"):
+        image_table.fingerprint(options)
 
 
 def test_a_mask_of_another_size_than_its_image_is_refused(tmp_path: Path) -> None:

@@ -283,8 +283,10 @@ def _found(problems: list[Problem], key: str, package: Any, name: str, plugins: 
     else:
         is_there = components.is_defining(package.__path__[0], name, defines)
     if not is_there:
-        message = f"there is no such module in {package.__name__.replace('.', '/')}/"
-        problems.append(unknown(key, message, name, package.available()))
+        message, available = f"there is no such module in {package.__name__.replace('.', '/')}/", package.available()
+        if not available:
+            message += f", which has none; name one of yours by its dotted name, e.g. plugins.{name}"
+        problems.append(unknown(key, message, name, available))
         return None
     return package.source(name)
 

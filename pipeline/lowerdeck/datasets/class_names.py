@@ -19,6 +19,10 @@ def read(path: str | None) -> tuple[str, ...]:
         return ()
     try:
         text = check_regular(Path(path)).read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise LowerdeckError(
+            f"dataset.options.class_names is {path!r}, which does not exist; correct the path, or set it to null"
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise LowerdeckError(
             f"dataset.options.class_names is {path!r}, which cannot be read as text: {error}; write one name a line"

@@ -142,7 +142,7 @@ def _table(options: Options, path: Path) -> _Table:
     def files(column: str) -> tuple[Path, ...]:
         found = tuple(path.parent / row[column] for row in rows)
         faults.extend(
-            f"{tables.place(path, number)}: {column} is {row[column]!r}, and there is no such file"
+            f"{tables.place(row, number)}: {column} is {row[column]!r}, and there is no such file"
             for number, (row, file) in enumerate(zip(rows, found, strict=True))
             if not file.is_file()
         )
@@ -150,11 +150,9 @@ def _table(options: Options, path: Path) -> _Table:
 
     table = _Table(
         images=files(options.image),
-        labels=tables.labels(path, rows, options.label, options.classes, faults)
-        if options.label
-        else (None,) * len(rows),
+        labels=tables.labels(rows, options.label, options.classes, faults) if options.label else (None,) * len(rows),
         masks=files(options.mask) if options.mask else (),
-        values=tables.numbers(path, rows, options.values, faults).astype(np.float32) if options.values else None,
+        values=tables.numbers(rows, options.values, faults).astype(np.float32) if options.values else None,
     )
     raise_faults(path, faults)
     return table

@@ -34,20 +34,33 @@ def rows(path: Path, columns: Sequence[str]) -> list[Mapping[str, str]]:
     if missing := [name for name in columns if name not in names]:
         raise LowerdeckError(
             f"{path} lacks the columns {', '.join(missing)} (dataset.options); it has: {', '.join(names) or 'none'}"
+            f"{_advice(names, missing)}"
         )
     if not found:
         raise LowerdeckError(f"{path} has no rows")
     return found
 
 
-def place(path: Path, row: int) -> str:
-    """Where a row is, for messages: its line in a CSV file, which has a header."""
-    return f"row {row}" if path.suffix == PARQUET else f"row {row + 2}"
+class _Row(dict[Any, Any]):
+    """A row of a CSV file, with the number of its line, from 1; empty lines count."""
+
+    line: int
 
 
-def numbers(
-    path: Path, table: Sequence[Mapping[str, str]], columns: Sequence[str], faults: list[str]
-) -> npt.NDArray[np.float64]:
+def place(fields: Mapping[str, str], row: int) -> str:
+    """Where a row is, for messages: its line in a CSV file, which has a header and may have empty lines."""
+    return f"row {fields.line if isinstance(fields, _Row) else row}"
+
+
+def _advice(names: Sequence[str], missing: Sequence[str]) -> str:
+    """Why a header that seems to have all columns has not."""
+    if any(name.strip() in missing for name in names):
+        return "; remove the spaces around its names"
+    delimiter = next((each for each in (";", "\t") if len(names) == 1 and each in names[0]), None)
+    return "" if delimiter is None else f"; separate the columns with commas instead of {delimiter!r}"
+
+
+def numbers(table: Sequence[Mapping[str, str]], columns: Sequence[str], faults: list[str]) -> npt.NDArray[np.float64]:
     """The columns as float64 [rows x columns]; what is no finite number in float32 is NaN and added to `faults`."""
     found = np.full((len(table), len(columns)), np.nan)
     for position, column in enumerate(columns):
@@ -58,14 +71,14 @@ def numbers(
             if not abs(found[row, position]) <= _LARGEST:
                 found[row, position] = np.nan
                 faults.append(
-                    f"{place(path, row)}: {column} is {fields[column]!r}; it must be a finite number, "
+                    f"{place(fields, row)}: {column} is {fields[column]!r}; it must be a finite number, "
                     f"at most {_LARGEST:.3g} (float32)"
                 )
     return found
 
 
 def labels(
-    path: Path, table: Sequence[Mapping[str, str]], column: str, classes: Sequence[str], faults: list[str]
+    table: Sequence[Mapping[str, str]], column: str, classes: Sequence[str], faults: list[str]
 ) -> tuple[int | None, ...]:
     """The class index of every row, by name, or as it is without `classes`; what is wrong is added to `faults`."""
     known = f"one of {', '.join(classes)}" if classes else f"a class index from 0 to {_LARGEST_INDEX}"
@@ -77,7 +90,7 @@ def labels(
         else:
             found.append(_index(text))
         if found[-1] is None:
-            faults.append(f"{place(path, row)}: {column} is {text!r}; it must be {known}")
+            faults.append(f"{place(fields, row)}: {column} is {text!r}; it must be {known}")
     return tuple(found)
 
 
@@ -93,16 +106,21 @@ def _csv(path: Path) -> tuple[Sequence[str], list[Mapping[str, str]]]:
         with check_regular(path).open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file, restval="")
             names = list(reader.fieldnames or ())
-            found: list[Mapping[Any, Any]] = list(reader)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+            found: list[Mapping[Any, Any]] = []
+            for fields in reader:
+                found.append(row := _Row(fields))
+                row.line = reader.line_num
+    except UnicodeDecodeError as error:
+        raise LowerdeckError(f"{path} cannot be read as CSV: {error}; save it as UTF-8") from error
+    except (OSError, csv.Error) as error:
         raise LowerdeckError(f"{path} cannot be read as CSV: {error}; correct dataset.options") from error
     if twice := sorted({name for name in names if name and names.count(name) > 1}):
         raise LowerdeckError(f"{path} has several columns of one name: {', '.join(twice)}; rename all but one")
-    surplus = [(row, fields[None]) for row, fields in enumerate(found) if None in fields]
+    surplus = [(place(fields, row), fields[None]) for row, fields in enumerate(found) if None in fields]
     raise_faults(path, [
-        f"{place(path, row)} has {len(names) + len(further)} fields, and the header has {len(names)}; write decimals "
+        f"{where} has {len(names) + len(further)} fields, and the header has {len(names)}; write decimals "
         "with a point, and put fields with commas in quotes"
-        for row, further in surplus
+        for where, further in surplus
     ])  # fmt: skip
     return names, found
 

@@ -127,13 +127,13 @@ def _split(
     for columns, shape in zip(options.inputs, input_shapes, strict=True):
         mean = np.array([options.mean.get(column, 0.0) for column in columns])
         std = np.array([options.std.get(column, 1.0) for column in columns])
-        values = (tables.numbers(path, rows, columns, faults) - mean) / std
+        values = (tables.numbers(rows, columns, faults) - mean) / std
         stored.append(values.astype(np.float32).reshape(len(rows), *shape[1:]))
-    labels = tables.labels(path, rows, options.label, options.classes, faults) if options.label else None
-    groups = tables.labels(path, rows, options.group, (), faults) if options.group else None
+    labels = tables.labels(rows, options.label, options.classes, faults) if options.label else None
+    groups = tables.labels(rows, options.group, (), faults) if options.group else None
     if labels and groups and not faults:
         faults.extend(array_checks.group_problems(np.array(labels), np.array(groups)))
-    targets = tables.numbers(path, rows, options.values, faults).astype(np.float32) if options.values else None
+    targets = tables.numbers(rows, options.values, faults).astype(np.float32) if options.values else None
     raise_faults(path, faults)
     return splits.ArraySplit(
         stored=tuple(stored),

@@ -34,7 +34,8 @@ def file_digest(path: Path) -> str:
     try:
         return digests.file_digest(check_regular(path))
     except OSError as error:
-        raise LowerdeckError(f"cannot read {path}: {error.strerror or error}") from error
+        advice = "; correct the path, or put the file there" if isinstance(error, FileNotFoundError) else ""
+        raise LowerdeckError(f"cannot read {path}: {error.strerror or error}{advice}") from error
 
 
 def files_digest(files: Mapping[str, Path]) -> str:

@@ -69,9 +69,11 @@ def _promised_bytes(file: IO[bytes], size: int, name: str) -> int:
     shape, _, dtype = read_header(file)
     if any(size < 0 for size in shape):
         raise ValueError(f"the header of {name} has the shape {list(shape)}")
+    if dtype.hasobject:
+        raise ValueError(f"{name} has objects instead of numbers; stack the samples into one array: np.stack(samples)")
     promised: int = math.prod(shape) * dtype.itemsize
     left = size - file.tell()
-    if promised > left and not dtype.hasobject:  # objects are pickled, which the reader refuses
+    if promised > left:
         raise ValueError(
             f"the header of {name} promises {promised:,} bytes, {list(shape)} {dtype}, and {left:,} follow"
         )
