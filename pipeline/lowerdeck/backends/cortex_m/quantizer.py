@@ -1,14 +1,16 @@
-"""CortexMQuantizer, changed to skip annotated nodes, as the quantizers of other backends do."""
+"""CortexMQuantizer, changed to skip annotated nodes, as others do, and where ranges do not hold their values."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from executorch.backends.cortex_m.passes.cortex_m_pass_manager import CortexMPassManager, MatmulToBmmPass
+from executorch.backends.cortex_m.quantizer.quantization_configs import INT8_ACTIVATION_PER_TENSOR_QSPEC
 from executorch.backends.cortex_m.quantizer.quantizer import CortexMQuantizer
 from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
 
 from lowerdeck.backends.ethos_u.quantizer import annotated_count_as_matched
+from lowerdeck.quantization.fixed_ranges import observe_what_is_shared
 from lowerdeck.quantization.matrix_products import use_bmm
 
 if TYPE_CHECKING:
@@ -31,12 +33,17 @@ class YieldingCortexMQuantizer(CortexMQuantizer):  # type: ignore[misc]  # Execu
         return model
 
     def annotate(self, model: GraphModule) -> GraphModule:
-        """Annotate the nodes without an annotation."""
+        """Annotate the nodes without an annotation.
+
+        What shares a range with the result of a softmax, which CMSIS-NN has in 0 ... 0.996, shares an observed one.
+        """
         before = {node for node in model.graph.nodes if Q_ANNOTATION_KEY in node.meta}
         with annotated_count_as_matched(model):
             annotated: GraphModule = super().annotate(model)
-        for node in annotated.graph.nodes:
-            if node.op == "call_function" and Q_ANNOTATION_KEY in node.meta and node not in before:
+        new = [node for node in annotated.graph.nodes if Q_ANNOTATION_KEY in node.meta and node not in before]
+        observe_what_is_shared(new, INT8_ACTIVATION_PER_TENSOR_QSPEC)
+        for node in new:
+            if node.op == "call_function":
                 node.meta["custom"] = {**node.meta.get("custom", {}), _CHECKED: True}
         return annotated
 

@@ -15,6 +15,7 @@ from lowerdeck.backends.ethos_u.indices import cast_indices_of_scatters, cast_ou
 from lowerdeck.backends.ethos_u.negation import negate_by_product
 from lowerdeck.backends.ethos_u.pooling import average_at_once
 from lowerdeck.compat.arm import FIXED_RANGE, ROUNDED_DIVISION, TRANSPOSED_WEIGHT
+from lowerdeck.quantization.fixed_ranges import observe_what_is_shared
 
 if TYPE_CHECKING:
     from executorch.backends.arm.quantizer import QuantizationConfig
@@ -53,9 +54,15 @@ class YieldingQuantizer(EthosUQuantizer):  # type: ignore[misc]  # ExecuTorch is
         return transformed
 
     def annotate(self, model: GraphModule) -> GraphModule:
-        """Annotate the nodes without an annotation."""
+        """Annotate the nodes without an annotation.
+
+        What shares a range with converted integers, which have steps of 1, shares an observed one.
+        """
+        before = {node for node in model.graph.nodes if Q_ANNOTATION_KEY in node.meta}
         with annotated_count_as_matched(model), self._weights_of_transposed_layers(), _images_in_their_range():
             annotated: GraphModule = super().annotate(model)
+        new = (node for node in annotated.graph.nodes if node not in before)
+        observe_what_is_shared(new, self._per_tensor.get_input_act_qspec())
         return annotated
 
     @contextmanager
