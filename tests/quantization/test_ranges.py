@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
 import torch
+from torch import nn
 
-from lowerdeck.contracts.quantization import ObservedRange, ObserverChoice, QuantizationScheme, QuantizedTensor
+from benchmarks.in_turns import create
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.quantization import (
+    ModuleRule,
+    ObservedRange,
+    ObserverChoice,
+    QuantizationScheme,
+    QuantizedTensor,
+)
 from lowerdeck.quantization.annotation import scheme_quantizer
 from lowerdeck.quantization.ranges import Grid
 from lowerdeck.steps.calibrate import calibrate
@@ -45,6 +55,63 @@ def values_of(build: Lowered, node: str, samples: list[tuple[torch.Tensor, ...]]
     return torch.cat(kept)
 
 
+class Gate(nn.Module):
+    def forward(self, values: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
+        return values * factors
+
+
+class Gated(nn.Module):
+    """A product, of which NXP's quantizer fixes the inputs to -0.5 ... 0.496."""
+
+    def __init__(self, gate: nn.Module) -> None:
+        super().__init__()
+        self.values, self.factors, self.gate = nn.Conv2d(3, 4, 1), nn.Conv2d(3, 4, 1), gate
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.gate(self.values(x), self.factors(x))
+        return result
+
+
+def calibrated(model: nn.Module, target: str, *rules: ModuleRule) -> dict[str, ObservedRange]:
+    samples = [(2 * torch.randn(1, 3, 8, 8),) for _ in range(3)]
+    quantizer = scheme_quantizer(create(target), QuantizationScheme(name="int8", rules=rules))
+    assert quantizer is not None
+    return dict(calibrate(torch.export.export(model.eval(), samples[0]), quantizer, samples, len(samples)).ranges)
+
+
+class TestFixedRanges:
+    @pytest.fixture
+    def uncorrected(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        create("neutron_imxrt700").quantizer(QuantizationScheme(name="int8"))  # makes NXP's packages importable
+        monkeypatch.setattr("lowerdeck.backends.neutron.quantizer.correct_ranges", lambda graph, is_qat: None)
+
+    @pytest.mark.usefixtures("uncorrected")
+    def test_values_beyond_the_range_that_a_quantizer_fixes_are_refused(self) -> None:
+        torch.manual_seed(0)
+        with pytest.raises(
+            LowerdeckError, match=r"clips them: mul \(aten\.mul\.Tensor, gate, \S+test_ranges"
+        ) as caught:
+            calibrated(Gated(Gate()), "neutron_imxrt700")
+        assert re.search(r"gate, \S+\) reads -\d\.\d+ \.\.\. \d\.\d+ in -0\.5 \.\.\. 0\.496", str(caught.value))
+        assert "Keep gate in float (quantization.keep_float), choose" in str(caught.value)
+
+    @pytest.mark.usefixtures("uncorrected")
+    def test_what_the_refusal_advises_is_built(self) -> None:
+        torch.manual_seed(0)
+        assert calibrated(Gated(Gate()), "neutron_imxrt700", ModuleRule(modules=("gate",)))
+
+    @pytest.mark.parametrize("target", ["neutron_imxrt700", "cortex_m55", "ethos_u55_128"])
+    def test_saturated_activations_are_not_refused(self, target: str) -> None:
+        """1.0 is a step beyond 255/256."""
+
+        class Saturated(nn.Module):
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                y = 30 * x
+                return torch.cat([y.sigmoid(), y.tanh(), y.softmax(-1), nn.functional.relu6(y)], 1)
+
+        assert calibrated(nn.Sequential(nn.Conv2d(3, 4, 1), Saturated()), target)
+
+
 class TestGrid:
     GRID = Grid(scale=torch.tensor([0.5]), zero_point=torch.tensor([3]), quant_min=-128, quant_max=127, axis=None)
 
@@ -52,6 +119,13 @@ class TestGrid:
         low, high = 0.5 * (-128 - 3), 0.5 * (127 - 3)
         assert self.GRID.clipped(torch.tensor([low, low - 0.24, 0.0, high, high + 0.24])) == 0
         assert self.GRID.clipped(torch.tensor([low - 0.26, high + 0.26, 1e6, -1e6])) == 4
+
+    def test_values_a_step_beyond_the_ends_are_not_left_out(self) -> None:
+        low, high = self.GRID.ends
+        assert (low, high) == (0.5 * (-128 - 3), 0.5 * (127 - 3))
+        assert not self.GRID.leaves_out(torch.tensor([low - 0.5, high + 0.5]))
+        assert self.GRID.leaves_out(torch.tensor([low - 0.8]))
+        assert self.GRID.leaves_out(torch.tensor([high + 0.8]))
 
     def test_channels_have_their_own_ends(self) -> None:
         grid = Grid(

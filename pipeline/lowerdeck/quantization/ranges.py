@@ -5,14 +5,17 @@ An observer's state does not show this: a moving average forgets, and a histogra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torchao.quantization.pt2e import FixedQParamsObserver
 
+from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.quantization import ObservedRange
 from lowerdeck.evaluation.quantization_error import sqnr_db
+from lowerdeck.graph.library_errors import described_node
 from lowerdeck.graph.masked_scores import IS_MASKED, behind_masks
 from lowerdeck.graph.modules import module_path
 
@@ -49,6 +52,17 @@ class Grid:
         """
         steps = self.rounded(values)
         return int(((steps < self.quant_min) | (steps > self.quant_max)).sum())
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The smallest and the largest number that a quantization with one scale represents."""
+        low, high = ((end - self.zero_point) * self.scale for end in (self.quant_min, self.quant_max))
+        return float(low.min()), float(high.max())
+
+    def leaves_out(self, values: torch.Tensor) -> bool:
+        """Whether some of `values` are clipped by more than a step, as 1.0 in 0 ... 255/256 is not."""
+        steps = self.rounded(values)
+        return bool(((steps < self.quant_min - 1) | (steps > self.quant_max + 1)).any())
 
     def histogram(self, values: torch.Tensor) -> torch.Tensor:
         """Number of `values` in each of equal parts of the representable integers; int64 [parts].
@@ -98,11 +112,18 @@ def activation_ranges(
         prepared: A calibrated model; it cannot be used afterwards, because its observers are replaced.
         samples: The samples that it was calibrated with.
         execute: Executes it on a sample; None to call it.
+
+    Raises:
+        LowerdeckError: a range that the quantizer fixes does not hold the values that it is for.
     """
     tallies: dict[str, _Tally] = {}
     masked = behind_masks(prepared)
     modules = dict(prepared.named_modules(remove_duplicate=False))
     fixed = constants(prepared)
+    by_quantizer = {
+        node: grid(modules[node.target]) for node in observer_nodes(prepared) if _is_fixed(modules[node.target])
+    }
+    stored = constant_ranges(prepared) if not fixed.isdisjoint(by_quantizer) else {}
     for node in observer_nodes(prepared):
         steps = None if node in fixed else grid(modules[node.target])
         if steps is not None:
@@ -112,7 +133,46 @@ def activation_ranges(
     with torch.no_grad():
         for inputs in samples:
             (execute or prepared)(*inputs)
-    return {name: tally.seen() for name, tally in tallies.items() if tally.num_values}
+    ranges = {name: tally.seen() for name, tally in tallies.items() if tally.num_values}
+    _check_fixed(by_quantizer, stored | ranges)
+    return ranges
+
+
+def _is_fixed(observer: Any) -> bool:
+    """Whether the quantizer chose the range; one for training wraps what is one for calibration."""
+    return isinstance(getattr(observer, "activation_post_process", observer), FixedQParamsObserver)
+
+
+def _check_fixed(grids: Mapping[Any, Grid | None], ranges: Mapping[str, ObservedRange]) -> None:
+    """Raise LowerdeckError if values leave a range that does not follow them.
+
+    Observers leave out a few values on purpose, for smaller steps of the others. A fixed range has no such reason.
+
+    Args:
+        grids: Nodes of observers with ranges that the quantizer fixes.
+        ranges: What observers saw, by name.
+    """
+    found: dict[Node, str] = {}
+    for node, steps in grids.items():
+        seen = ranges.get(node.name)
+        if steps is None or seen is None or not steps.leaves_out(torch.tensor([seen.minimum, seen.maximum])):
+            continue
+        source, is_requantized = node.args[0], node.args[0].op in ("call_module", "placeholder", "get_attr")
+        # Behind another observer, it is what the operator that follows reads, and not what the one before computes.
+        owner = next(iter(node.users)) if is_requantized else source
+        (low, high), what = steps.ends, "reads" if is_requantized else "computes"
+        limits = f"{low:.3g} ... {high:.3g}"
+        found.setdefault(owner, f"{described_node(owner)} {what} {seen.minimum:.3g} ... {seen.maximum:.3g} in {limits}")
+    if not found:
+        return
+    paths = list(dict.fromkeys(map(module_path, found)))
+    keep = f"Keep {', '.join(filter(None, paths)) or 'them'} in float (quantization.keep_float"
+    apart = ", which names modules: move these lines into one)" if "" in paths else ")"
+    raise LowerdeckError(
+        "the quantizer fixes ranges that do not hold the values of calibration samples, and clips them: "
+        f"{'; '.join(found.values())}. {keep}{apart}, choose another target, or `quantization: float32` where the "
+        "target has it"
+    )
 
 
 def constant_ranges(prepared: GraphModule) -> dict[str, ObservedRange]:
