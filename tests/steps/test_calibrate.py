@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -110,6 +111,25 @@ def test_a_network_that_differs_for_a_later_sample_is_refused(layers: tuple[nn.M
     with pytest.raises(LowerdeckError, match=r"prepare another network .* output 0 is off by") as caught:
         calibrate(program, quantizer, samples, len(samples))
     assert (cause or "rounded. Choose another target") in str(caught.value)
+
+
+def test_a_refusal_names_the_library_and_the_line_of_a_maximum_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Places(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Conv2d(3, 6, 3, padding=1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.max(self.layer(x), 1)[1].float()
+
+    monkeypatch.setattr("lowerdeck.graph.tracing.separate_pairs", lambda *arguments, **options: None)
+    torch.manual_seed(0)
+    quantizer = create("ethos_u55_128").quantizer(QuantizationScheme(name="int8"))
+    assert quantizer is not None
+    samples = [(torch.randn(1, 3, 8, 8),) for _ in range(4)]
+    with pytest.raises(LowerdeckError, match=r"^EthosUQuantizer and torchao prepare another network") as caught:
+        calibrate(export(Places().eval(), [[1, 3, 8, 8]]), quantizer, samples, len(samples))
+    assert re.search(r"extrema with their places \(\S*test_calibrate\.py:\d+\)", str(caught.value))
 
 
 def test_a_refusal_names_inputs_beyond_the_integers_of_the_target() -> None:

@@ -64,21 +64,26 @@ def prepare(program: ExportedProgram, quantizer: Quantizer) -> torch.fx.GraphMod
     if not any(True for _ in _observers(prepared)):
         operators = Counter(str(node.target) for node in program.graph.nodes if node.op == "call_function")
         listed = ", ".join(f"{count} {name}" for name, count in operators.most_common(12))
-        package = __name__.partition(".")[0]
-        kind = next(kind for kind in type(quantizer).__mro__ if kind.__module__.partition(".")[0] != package)
         values = (node.meta.get("val") for node in program.graph.nodes)
         dtypes = {value.dtype for value in values if isinstance(value, torch.Tensor) and value.is_floating_point()}
-        by, hint = kind.__name__, ""
+        by, hint = library_of(quantizer), ""
         if dtypes and torch.float32 not in dtypes:
             named = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes))
             hint = f" It computes in {named}, and float32 is what is quantized: call `.float()` in the model's factory."
-        if kind is Quantizer:  # ours, which gives modules to several of the libraries'
+        if by is None:  # ours, which gives modules to several of the libraries'
             by, hint = "the configuration", f"{hint} Keep less in float (quantization.keep_float and rules)."
         raise LowerdeckError(
             f"{by} annotated none of the model's nodes, so nothing would be quantized. The model has: {listed}. Choose "
             f"`quantization: float32` or a target that quantizes these operators.{hint}"
         )
     return prepared
+
+
+def library_of(quantizer: Quantizer) -> str | None:
+    """The library's quantizer that ours changes, by the name in its documentation; None where ours combines several."""
+    package = __name__.partition(".")[0]
+    kind = next(kind for kind in type(quantizer).__mro__ if kind.__module__.partition(".")[0] != package)
+    return None if kind is Quantizer else kind.__name__
 
 
 def _with_known_sizes(from_tensor: Callable[..., Any]) -> Callable[..., Any]:

@@ -14,12 +14,13 @@ from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.quantization import ObserverState
 from lowerdeck.graph.exact_integers import computed_of_integers
 from lowerdeck.graph.memory_formats import memory_format_of, to_memory_format
+from lowerdeck.graph.source_lines import source_line
 from lowerdeck.graph.state import initial_state, with_own_state
 from lowerdeck.quantization.biases import make_room_for_biases
 from lowerdeck.quantization.explicit_state import stream
 from lowerdeck.quantization.histogram_search import searched_range
 from lowerdeck.quantization.infinities import watched
-from lowerdeck.quantization.pt2e import observer_state, prepare
+from lowerdeck.quantization.pt2e import library_of, observer_state, prepare
 from lowerdeck.quantization.ranges import activation_ranges
 from lowerdeck.quantization.small_ranges import refine_small_steps
 from lowerdeck.quantization.training import Training, train
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 _MOST_CHANGED = 0.01
 """Share of the largest output: quantizers decompose some functions, and bound minus infinity in masks."""
 _LEAST_DIFFERENCE = 1e-6
+_PAIRS = (torch.ops.aten.max.dim, torch.ops.aten.min.dim)
 _MOST_OTHER_INTEGERS = 0.5
 _MOST_COMPARED = 4
 """Samples on which the prepared model is compared with the program: a mask may be without effect for the first one."""
@@ -59,7 +61,7 @@ def calibrate(
 
     Raises:
         LowerdeckError: the prepared model, which is still in float, computes something else than `program`, or what
-            would be quantized is infinite or NaN.
+            would be quantized is infinite or NaN, or leaves a range that `quantizer` fixes.
     """
     if training is not None:
         return train(program, quantizer, samples, training)
@@ -111,12 +113,13 @@ def _check_prepared(compared: Sequence[tuple[Any, Any, Any]], program: ExportedP
     if not compared:
         return
     samples, given, wanted = ([tree_leaves(each) for each in part] for part in zip(*compared, strict=True))
+    by = library_of(quantizer) or "the quantizers"
     exact, names = computed_of_integers(program), program.graph_signature.user_outputs
     for number, pairs in enumerate(zip(zip(*given, strict=True), zip(*wanted, strict=True), strict=True)):
         difference = _difference(list(zip(*pairs, strict=True)), is_exact=names[number] in exact)
         if difference is not None:
             raise LowerdeckError(
-                f"{type(quantizer).__name__} and torchao prepare another network for quantization than the model: "
+                f"{by} and torchao prepare another network for quantization than the model: "
                 f"output {number} {difference} before anything is rounded. {_likely_cause(samples, program)}Choose "
                 "another target, or `quantization: float32` where the target has it, or rewrite the model: "
                 "docs/known_faults.md has what such faults were found at"
@@ -131,7 +134,10 @@ def _likely_cause(samples: Sequence[Sequence[Any]], program: ExportedProgram) ->
     signature = program.graph_signature
     is_repeated = any(len(node.users) > 1 for node in nodes if node.name in signature.inputs_to_parameters)
     norms = program.graph.find_nodes(op="call_function", target=torch.ops.aten.batch_norm.default)
+    pairs = [node for node in program.graph.nodes if node.target in _PAIRS]
+    lines = ", ".join(dict.fromkeys(filter(None, (source_line(node.meta.get("stack_trace")) for node in pairs))))
     found = ["layers that are called several times"] * is_repeated + ["batch norms"] * bool(norms)
+    found += [f"extrema with their places{lines and f' ({lines})'}"] * bool(pairs)
     return f"The model has {' and '.join(found)}, where such faults were found. " if found else ""
 
 
