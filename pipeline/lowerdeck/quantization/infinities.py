@@ -71,7 +71,7 @@ def _refuse(prepared: GraphModule, found: dict[Node, bool]) -> None:
         return
     modules = observed_modules(prepared)
     places = dict.fromkeys(_place(node, modules[node.name]) for node in observer_nodes(prepared) if node in found)
-    what, way_out = "infinite values, or nearly infinite ones,", "Write a finite number in the model, such as -1e4 for"
+    what, way_out = "infinite values (or nearly infinite ones)", "Write a finite number in the model, such as -1e4 for"
     way_out += " what a mask leaves out"
     if all(found.values()):
         what, way_out = "NaN", "Keep NaN from arising in the model, as `sqrt(x.clamp(min=0))` does"

@@ -117,7 +117,8 @@ def train(
     replace_parameters(prepared, dict(prepared.named_parameters()))  # training must not change those of `program`
     recipe, samples = training.recipe, _InMemoryFormat(training.split, memory_format)
     for parameter in prepared.parameters():  # constants that a quantizer made parameters may be infinite
-        parameter.requires_grad_(bool(parameter.isfinite().all()))
+        if not bool(parameter.isfinite().all()):
+            parameter.requires_grad_(False)
     optimizer = torch.optim.Adam(prepared.parameters(), lr=recipe.learning_rate)
     saved = training.checkpoints.load()
     if saved is not None:
