@@ -92,6 +92,27 @@ def test_a_masked_attention_is_delegated_as_a_whole(mask: str) -> None:
     assert delegated == total
 
 
+def _scattered(scores: torch.Tensor) -> torch.Tensor:
+    kept, places = scores.topk(3, -1)
+    return torch.full_like(scores, -torch.inf).scatter(-1, places, kept)
+
+
+def _zeros_scattered(scores: torch.Tensor) -> torch.Tensor:
+    mask = scores.new_full(scores.shape, -torch.inf)
+    return scores + mask.scatter_(-1, scores.topk(3, -1).indices, 0.0)
+
+
+@pytest.mark.parametrize("target", ["neutron_imxrt700", "xnnpack_cpu", "ethos_u55_128", "cortex_m55"])
+@pytest.mark.parametrize("mask", [_scattered, _zeros_scattered])
+def test_scores_that_are_scattered_into_a_mask_keep_their_steps(
+    mask: Callable[[torch.Tensor], torch.Tensor], target: str
+) -> None:
+    """As a mixture of experts keeps the largest: refused as infinite. Steps decide which ones are kept."""
+    network = Attention(mask).eval()
+    wanted, found = torch.stack([network(*sample) for sample in samples()]), outputs(quantized(network, target))
+    assert sqnr_db(float(wanted.square().sum()), float((wanted - found).square().sum())) > 17
+
+
 OF_NUMBERS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "numbers": lambda scores, left_out: scores + left_out.float() * SMALLEST,  # as transformers' BERT does
     "as BERT": lambda scores, left_out: scores + (1.0 - (~left_out).float()) * -10000.0,

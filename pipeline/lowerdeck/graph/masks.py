@@ -16,7 +16,7 @@ from executorch.backends.transforms.utils import create_constant_placeholder
 from torch.export.graph_signature import InputKind
 from torch.fx.node import map_arg
 
-from lowerdeck.graph.boolean_numbers import boolean_numbers
+from lowerdeck.graph.boolean_numbers import boolean_numbers, only_number
 from lowerdeck.graph.masked_scores import HANDING_ON, MASKED, OPERANDS, packet_of
 from lowerdeck.graph.retracing import called, replace_by
 from lowerdeck.graph.scaled_masks import ALL_ALIKE, NO_FACTOR, least_factor, scale_before_masks
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _aten = torch.ops.aten
 _SOFTMAX = (_aten.softmax.int, _aten._softmax.default)
+_FULL = {_aten.full: 1, _aten.full_like: 1, _aten.new_full: 2}
+"""Where operators have the number of which they make a tensor."""
 MAY_BE_INFINITE = (
     *(_aten.reciprocal, _aten.div, _aten.log, _aten.log2, _aten.log10, _aten.log1p, _aten.pow, _aten.rsqrt),
     *(_aten.exp, _aten.exp2, _aten.expm1),
@@ -35,8 +37,16 @@ MAY_BE_INFINITE = (
 
 
 def fill_assigned(program: ExportedProgram) -> None:
-    """Let `scores[mask] = number` in an ATen program fill the number in; `rename_outputs` comes next."""
+    """Let `scores[mask] = number` in an ATen program fill the number in; `rename_outputs` comes next.
+
+    Also where a model scatters the scores that it keeps into what is masked, as a mixture of experts does.
+    """
     values = constants(program)
+    for node in list(program.graph.nodes):
+        is_scattered = node.target in (_aten.scatter.src, _aten.scatter.value)
+        number = _only_number_of(node.args[0], values) if is_scattered else None
+        if number is not None and number <= MASKED:
+            replace_by(node, partial(_filled_around, number=number))
     for node in program.graph.find_nodes(op="call_function", target=_aten.index_put.default):
         _, indices, value = node.args[:3]
         is_added = (*node.args[3:], *node.kwargs.values()) == (True,)
@@ -50,6 +60,23 @@ def _filled(x: torch.Tensor, indices: Sequence[torch.Tensor], *_: Any, number: f
     """A mask of rows is one of their elements."""
     (mask,) = indices
     return x.masked_fill(mask[(..., *[None] * (x.ndim - mask.ndim))], number)
+
+
+def _only_number_of(value: Any, values: Mapping[Node, Callable[[], Any]]) -> float | None:
+    """The number that all elements of a floating-point tensor have."""
+    if not value.meta["val"].is_floating_point():
+        return None
+    if (position := _FULL.get(packet_of(value))) is not None:
+        return only_number(value.args[position], values)
+    return only_number(value, values)
+
+
+def _filled_around(
+    x: torch.Tensor, dim: int, index: torch.Tensor, kept: torch.Tensor | float, *, number: float
+) -> torch.Tensor:
+    """`kept` in some places of zeros, and `number` in all others; nothing reads `x`, which has that number."""
+    is_kept = torch.zeros(x.shape, dtype=torch.bool).scatter(dim, index, True)
+    return torch.zeros(x.shape, dtype=x.dtype).scatter(dim, index, kept).masked_fill(is_kept.logical_not(), number)
 
 
 def bound_masks(program: ExportedProgram) -> None:
