@@ -12,6 +12,7 @@ from executorch.backends.cortex_m.quantizer.pattern_matcher import PatternMatche
 from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
 
 from lowerdeck.backends.ethos_u.indices import cast_indices_of_scatters, cast_outputs, output_types, values_of_one_type
+from lowerdeck.backends.ethos_u.logarithms import log_softmax_by_sum
 from lowerdeck.backends.ethos_u.negation import negate_by_product
 from lowerdeck.backends.ethos_u.pooling import average_at_once
 from lowerdeck.compat.arm import FIXED_RANGE, ROUNDED_DIVISION, TRANSPOSED_WEIGHT
@@ -40,6 +41,7 @@ class YieldingQuantizer(EthosUQuantizer):  # type: ignore[misc]  # ExecuTorch is
         """Run Arm's transformation, which annotates once to find the nodes to quantize."""
         average_at_once(model)
         negate_by_product(model)
+        log_softmax_by_sum(model)
         dtypes = output_types(model)
         with (
             annotated_count_as_matched(model),
