@@ -100,6 +100,18 @@ def test_repro_without_a_git_repository_says_how_to_make_one(
     assert "run `git init` there" in said
 
 
+@pytest.mark.parametrize("name", ["config", "config.local"])
+def test_repro_without_a_git_repository_is_left_to_dvc_where_it_is_set_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    subprocess.run(["dvc", "init", "--no-scm", "--quiet"], check=True)
+    (tmp_path / ".dvc" / "config").write_text("[core]\n    analytics = false\n")
+    (tmp_path / ".dvc" / name).write_text("[core]\n    no_scm = True\n")
+    main(["repro"])
+    assert "git repository" not in "".join(capfd.readouterr())
+
+
 class TestReport:
     def test_prints_the_table_and_writes_the_page(self, capsys: pytest.CaptureFixture[str]) -> None:
         write_build()

@@ -53,6 +53,7 @@ def test_what_a_build_may_have_is_left_to_it() -> None:
         *("delegated_sqnr_db", "delegated_against_quantized_cosine", "quantized_error_mean", "delegated_exact_share"),
         *("delegated_agreement_with_float", "classes.cat.delegated_accuracy", "reasons.boundary", "estimated_cycles"),
         *("measured_latency_p90_ms", "device_error_lsb", "cmsis_nn_macs_share", "outputs.boxes.delegated_cosine"),
+        "num_device_samples",
     )
     assert problems({"metrics": {f"min_{name}": 0.5 for name in names}}) == ""
     assert problems({"min_delegated_accuracy": 0.5, "metrics": {"min_delegated_accuracy": 0.5, "min_acc": None}}) == ""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 
-from lowerdeck.conformance.bisection import Check, CheckAll, find_culprit, find_hidden, find_linked, find_uncompilable
+from lowerdeck.conformance.bisection import Check, CheckAll, find_culprit, find_hidden, find_uncompilable
 from lowerdeck.conformance.units import Unit
 from lowerdeck.contracts.conformance import ErrorUnit, OutputError, PartitionConformance
 
@@ -113,24 +112,6 @@ def test_neighbours_that_are_wrong_only_together_are_found_wherever_pieces_are_c
         found = find_hidden(units(count), check, all_by(check))
         assert found is not None, first
         assert set(found.units) == together
-
-
-def test_units_that_are_wrong_together_are_found_however_far_they_are_apart() -> None:
-    """In larger pieces, nothing shows."""
-    found = units(6)
-    pairs = [(found[0], found[5]), *pairwise(found[:5]), (found[4], found[5])]
-    compiled = []
-
-    def check_all(pieces: Sequence[Sequence[Unit]]) -> list[PartitionConformance | None]:
-        compiled.append(list(pieces))
-        return [conformance({("n0",), ("n5",)} == set(piece)) for piece in pieces]
-
-    culprit = find_linked(pairs, lambda piece: check_all([piece])[0], check_all)
-    assert culprit is not None
-    assert culprit.units == (("n0",), ("n5",))
-    compiled.clear()
-    assert find_linked(pairs[1:], lambda piece: check_all([piece])[0], check_all) is None
-    assert [[int(one[1:]) for (one,), _ in pieces] for pieces in compiled] == [[0, 2, 4], [1, 3]]
 
 
 def test_pieces_of_all_that_is_loose_are_compiled_at_once() -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import executorch.kernels.quantized  # noqa: F401  registers the operators
 import torch
 from torch import fx
 
-from lowerdeck.conformance.units import linked_pairs, units
+from lowerdeck.conformance.units import units
 from lowerdeck.graph.nodes import constant_names
 from tests.conftest import Lowered
 
@@ -100,13 +99,3 @@ def test_a_transposed_weight_belongs_to_its_layer(lowered: Callable[[str], Lower
         unit for unit in units(program.graph, constants=constant_names(program)) if "aten_addmm_default" in unit
     )
     assert any(name.startswith("aten_permute_copy") for name in layer)
-
-
-def test_pairs_are_those_of_which_one_reads_the_other_and_nothing_lies_between() -> None:
-    graph = fx.Graph()
-    first = call(graph, "first", torch.neg, placeholder(graph, FLOATS))
-    aside = call(graph, "aside", torch.neg, first)
-    between = call(graph, "between", torch.neg, first)
-    call(graph, "last", torch.add, call(graph, "then", torch.add, between, first), aside)
-    names = [(one[0], other[0]) for one, other in linked_pairs(graph, units(graph))]
-    assert names == [("first", "aside"), ("first", "between"), ("aside", "last"), ("between", "then"), ("then", "last")]

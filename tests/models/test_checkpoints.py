@@ -50,6 +50,12 @@ WAYS: dict[str, tuple[str, Callable[[State, Path], None]]] = {
             {"ema": {"decay": 0.99, "updates": torch.tensor(3.0), "n": 1}, "net": state}, path
         ),
     ),
+    "beside settings that are tensors": (
+        ".pt",
+        lambda state, path: torch.save(
+            {"ema": {"decay": torch.tensor(0.99), "updates": torch.tensor(3)}, "net": state}, path
+        ),
+    ),
     "averages beside their settings": (
         ".pt",
         lambda state, path: torch.save(
@@ -99,6 +105,17 @@ def test_models_whose_names_begin_like_a_wrappers(tmp_path: Path, name: str, wra
     save_file(prefixed(trained.state_dict(), wrappers), tmp_path / "a.safetensors")
     checkpoints.load_into(loaded, str(tmp_path / "a.safetensors"))
     assert torch.equal(loaded.get_parameter(f"{name}.3.weight"), trained.get_parameter(f"{name}.3.weight"))
+
+
+@pytest.mark.parametrize("name", ["shadow", "model"])
+def test_a_parameter_may_be_named_like_a_key_of_checkpoints(tmp_path: Path, name: str) -> None:
+    """Its truth was asked for, which tensors of several elements do not have."""
+    trained, loaded = network(), network()
+    for each, value in ((trained, 2.0), (loaded, 0.0)):
+        each.register_parameter(name, nn.Parameter(torch.full((3, 1, 1), value)))
+    torch.save(trained.state_dict(), tmp_path / "a.pt")
+    checkpoints.load_into(loaded, str(tmp_path / "a.pt"))
+    assert torch.equal(loaded.get_parameter(name), trained.get_parameter(name))
 
 
 @pytest.mark.parametrize("wrapper", ["", "module."])

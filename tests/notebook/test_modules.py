@@ -328,6 +328,20 @@ def test_an_import_that_failed_halfway_leaves_nothing_behind(tmp_path: Path) -> 
     assert _value(tmp_path, "notebook_half") == "is"
 
 
+def test_a_package_that_fails_halfway_after_an_edit_is_there_again_behind_the_build(tmp_path: Path) -> None:
+    """It ended in a KeyError, and the kernel had lost the package."""
+    _write(tmp_path, {"params.yaml": "", "notebook_typo/part.py": "", "notebook_typo/other.py": "value = 'is'"})
+    _write(tmp_path, {"notebook_typo/__init__.py": "import notebook_typo.part\nfrom notebook_typo.other import value"})
+    assert _value(tmp_path, "notebook_typo") == "is"
+    before = sys.modules["notebook_typo.part"]
+    _write(tmp_path, {"notebook_typo/other.py": "value = 'is"})
+    with pytest.raises((LowerdeckError, SyntaxError), match="unterminated string|cannot be imported"):
+        _value(tmp_path, "notebook_typo")
+    assert sys.modules["notebook_typo.part"] is before
+    _write(tmp_path, {"notebook_typo/other.py": "value = 'was'"})
+    assert _value(tmp_path, "notebook_typo") == "was"
+
+
 def test_a_package_that_was_removed_is_not_found(tmp_path: Path) -> None:
     """As by a new process."""
     _write(tmp_path, {"params.yaml": "", "notebook_gone/part.py": "value = 'is'"})

@@ -107,12 +107,20 @@ class UnpicklableError(LowerdeckError):
         self.lock = threading.Lock()
 
 
+class SampleError(ValueError):
+    """Unpickled, it would say `sample is bad` twice."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(f"sample is bad: {detail}")
+
+
 @pytest.mark.parametrize(
     ("error", "kind", "text"),
     [
         (DownloadError("hub", 404), OSError, "DownloadError: hub answers 404"),
         (UnpicklableError("the file is locked"), LowerdeckError, "the file is locked"),
         (PartitionCompilationError("not compiled", frozenset(), "failed"), ConversionError, "not compiled"),
+        (SampleError("x"), ValueError, "SampleError: sample is bad: x"),
         (type("LocalError", (KeyError,), {})("name"), LookupError, "LocalError: 'name'"),
     ],
 )

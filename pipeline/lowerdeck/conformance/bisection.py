@@ -16,7 +16,7 @@ from executorch.exir.backend.utils import tag_constant_data
 
 from lowerdeck.conformance.partitions import Values, check_executes, check_partition, shared_twins
 from lowerdeck.conformance.subgraphs import Subgraph, subgraphs
-from lowerdeck.conformance.units import Unit, linked_pairs, names_in, units
+from lowerdeck.conformance.units import Unit, names_in, units
 from lowerdeck.contracts.conformance import PartitionConformance
 from lowerdeck.contracts.errors import PartitionCompilationError, PartitionExecutionError, is_of_host
 from lowerdeck.contracts.lowering import CompiledPartition
@@ -107,26 +107,6 @@ def find_hidden(found: Sequence[Unit], check: Check, check_all: CheckAll) -> Cul
         level = [piece for piece, conformance in zip(pieces, conformances, strict=True) if _may_hide(conformance)]
     across = (_find_across(cuts, check, check_all) for cuts in levels)
     return next(filter(None, across), None)
-
-
-def find_linked(pairs: Sequence[tuple[Unit, Unit]], check: Check, check_all: CheckAll) -> Culprit | None:
-    """The first pair that computes something else, or one of its units; None where all conform.
-
-    A coarse tensor may hide it in every larger piece, and the units' order may set its two far from each other.
-
-    Args:
-        pairs: Units of which one takes what the other computes.
-        check: Compiles some units.
-        check_all: Compiles several such pieces at once, which takes little longer than one.
-    """
-    apart: list[list[tuple[Unit, Unit]]] = []
-    for pair in pairs:
-        fitting = (some for some in apart if all(map(set(pair).isdisjoint, some)))
-        if (some := next(fitting, None)) is None:
-            apart.append(some := [])
-        some.append(pair)
-    found = (_first_wrong(some, check_all(some), check) for some in apart)
-    return next(filter(None, found), None)
 
 
 def _divided(found: Sequence[Unit]) -> list[Sequence[Unit]]:
@@ -280,8 +260,7 @@ def culprit_of(
         return check_all([chosen])[0]
 
     found = units(part.program.graph, constants=constant_names(part.program))
-    culprit = find_hidden(found, check, check_all) if may_hide else find_culprit(found, check, max_together)
-    return culprit or find_linked(linked_pairs(part.program.graph, found), check, check_all)
+    return find_hidden(found, check, check_all) if may_hide else find_culprit(found, check, max_together)
 
 
 def uncompilable_pieces(

@@ -60,22 +60,6 @@ def units(graph: Graph, names: Collection[str] | None = None, constants: Collect
     return [tuple(found[circle]) for circle in order]
 
 
-def linked_pairs(graph: Graph, found: Sequence[Unit]) -> list[tuple[Unit, Unit]]:
-    """Pairs of `units` of a graph of which the second takes what the first computes.
-
-    Without those where it also takes this by way of other units: these would depend on the pair, and the pair on them.
-    """
-    unit_of = {name: unit for unit in found for name in unit}
-    between = networkx.DiGraph()
-    for node in graph.nodes:
-        for user in node.users:
-            first, second = unit_of.get(node.name), unit_of.get(user.name)
-            if first is not None and second is not None and first != second:
-                between.add_edge(first, second)
-    reduced = networkx.transitive_reduction(between)
-    return [pair for pair in between.edges if reduced.has_edge(*pair)]
-
-
 def names_in(chosen: Sequence[Unit]) -> frozenset[str]:
     """All nodes of some units."""
     return frozenset(name for unit in chosen for name in unit)

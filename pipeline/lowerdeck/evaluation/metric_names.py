@@ -29,7 +29,9 @@ _OF_PAIRS = re.compile(
 )
 _OF_PROGRAMS_ALONE = re.compile(rf"({'|'.join(_PROGRAMS)})_(threshold|events|hours)")
 """What tasks of the package measure beside their metrics."""
-_OPEN = re.compile(r".*\..*|(estimated|device|measured|emulated|simulated)_.*|.*_(compute_nodes|macs|macs_share)")
+_OPEN = re.compile(
+    r".*\..*|(estimated|device|measured|emulated|simulated|num_device)_.*|.*_(compute_nodes|macs|macs_share)"
+)
 """Names that depend on the model, the compiler, the device or the libraries."""
 _OF_EVERY_BUILD = (
     *("accelerated_macs_share", "accelerated_share", "compute_nodes", "crossing_bytes", "crossings"),

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import re
 import subprocess
 import sys
 import time
@@ -47,10 +46,16 @@ def repro_command(*arguments: str) -> tuple[list[str], dict[str, str]]:
 
 def _check_repository(folder: Path) -> None:
     """A downloaded archive and `COPY` in a Dockerfile leave .git behind, and DVC then only says that it is missing."""
-    settings = folder / ".dvc" / "config"
-    if not settings.is_file() or any((place / ".git").exists() for place in (folder, *folder.parents)):
+    settings = folder / ".dvc"
+    if not (settings / "config").is_file() or any((place / ".git").exists() for place in (folder, *folder.parents)):
         return
-    if not re.search(r"^\s*no_scm\s*=\s*true", settings.read_text(encoding="utf-8"), re.IGNORECASE | re.MULTILINE):
+    from dvc.config import Config, ConfigError  # takes half a second, which only these workspaces pay
+
+    try:
+        is_alone = Config(str(settings))["core"].get("no_scm")
+    except ConfigError:
+        return  # DVC says what is wrong with it
+    if not is_alone:
         raise LowerdeckError(
             f"{folder} is in no git repository, which DVC needs; run `git init` there, or bring .git along (archives "
             "and `COPY` in a Dockerfile may leave it out)"

@@ -293,11 +293,14 @@ def _state_dict_in(loaded: object, depth: int = 0) -> Any:
     A key below which there is none, e.g. the settings of the averages, is passed over; the content itself is what is
     left where no key leads to one.
     """
-    nested = [loaded[key] for key in NESTED if loaded.get(key)] if isinstance(loaded, Mapping) else []
-    for inner in nested if depth < _MAX_NESTING else ():
-        if isinstance(inner, Mapping) and _is_state_dict(found := _state_dict_in(inner, depth + 1)):
-            return found
-    return loaded
+    nested = [loaded.get(key) for key in NESTED] if isinstance(loaded, Mapping) and depth < _MAX_NESTING else []
+    found = [_state_dict_in(inner, depth + 1) for inner in nested if isinstance(inner, Mapping) and inner]
+    states = [each for each in found if _is_state_dict(each)]
+    # Settings may be tensors, too.
+    return next(
+        (each for each in states if any(getattr(value, "ndim", 0) for value in each.values())),
+        next(iter(states), loaded),
+    )
 
 
 def _refused_name(error: pickle.UnpicklingError) -> str:

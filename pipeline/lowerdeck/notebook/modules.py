@@ -68,7 +68,7 @@ def in_workspace(workspace: Path | str) -> Iterator[None]:
             _ADDED[here] = _added({*kept, str(here)}, here)
             sys.path[:] = found
             tops = {name.partition(".")[0] for name in hidden}
-            for name in (*_modules(tops), *_without_package(before)):
+            for name in {*_modules(tops), *_without_package(before)}:
                 del sys.modules[name]
             _keep_states(entered)
             sys.modules.update(hidden)

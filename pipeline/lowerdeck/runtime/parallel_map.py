@@ -112,8 +112,8 @@ def _call(item: Any) -> bytes:
 def _arriving(error: Exception) -> Exception:
     """`error`, or one of its base classes with its type and text where pickle cannot hand it over.
 
-    An exception is unpickled by a call of its class with `args`, which fails where its `__init__` takes others. The
-    pool would take that for the end of a process.
+    An exception is unpickled by a call of its class with `args`, which fails where its `__init__` takes others, or makes
+    another text of them. The pool would take a failure for the end of a process.
     """
     if _is_handed_over(error):
         return error
@@ -127,7 +127,8 @@ def _arriving(error: Exception) -> Exception:
 
 def _is_handed_over(error: Exception) -> bool:
     try:
-        return type(pickle.loads(pickle.dumps(error))) is type(error)  # noqa: S301  made here
+        copy = pickle.loads(pickle.dumps(error))  # noqa: S301  made here
+        return type(copy) is type(error) and str(copy) == str(error)
     except Exception:  # whatever the class raises
         return False
 
