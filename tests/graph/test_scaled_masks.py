@@ -64,6 +64,7 @@ class Weights(nn.Module):
 def check(network: Weights) -> list[float]:
     """Compares the program's values with the network's; returns its numbers."""
     program = export(network, [SHAPE, [8]], input_dtypes=["float32", "bool"])
+    torch.manual_seed(0)  # scores beyond 32 would have a say in a row that is masked as a whole: 1e9 has steps of 64
     for length in (3, 8):
         given = (torch.randn(SHAPE), torch.arange(8) < length)
         torch.testing.assert_close(program.module()(*given), network(*given))
@@ -99,3 +100,34 @@ def test_inputs_of_numbers_are_masks_by_convention(dtype: str) -> None:
     assert any(MASKED in node.args for node in program.graph.nodes)
     given = (torch.randn(SHAPE), (torch.arange(8)[None] < 3).to(getattr(torch, dtype)))
     torch.testing.assert_close(program.module()(*given), Padded()(*given))
+
+
+class Given(nn.Module):
+    """A softmax that reads numbers which are an input: float32 [1 x 8 x 8], float32 [1 x 1 x 8] -> [1 x 8 x 8]."""
+
+    def __init__(self, mask: Mask) -> None:
+        super().__init__()
+        self.mask = mask
+
+    def forward(self, scores: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
+        return self.mask(scores, given).softmax(-1)
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        lambda scores, given: (-given * 1e6).expand_as(scores),
+        lambda scores, given: scores + (1 - given) * -1e9,
+        lambda scores, given: scores - given * 1e7,
+        lambda scores, given: scores + (given - 1) * 1e9,
+    ],
+    ids=["no mask", "product", "subtracted", "minus one"],
+)
+def test_an_input_may_have_other_numbers_than_0_and_1(mask: Mask) -> None:
+    """Half of it was taken for 1: the least of some distances became all of them below 0.5."""
+    network = Given(mask)
+    program = export(network, [[1, 8, 8], [1, 1, 8]])
+    scores = torch.randn(1, 8, 8, generator=torch.Generator().manual_seed(0))
+    for numbers in ([0.0, 1, 1, 0, 1, 0, 0, 1], [0.3, 0.2, 0.0, 0.4, 0.25, 0.1, 0.9, 1.0]):
+        given = torch.tensor(numbers)[None, None]
+        torch.testing.assert_close(program.module()(scores, given), network(scores, given))

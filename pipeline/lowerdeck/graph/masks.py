@@ -92,7 +92,7 @@ def bound_masks(program: ExportedProgram) -> None:
         if node in values:
             is_changed |= _bound_constant(program, node, values)
             continue
-        most = least_factor(program, node.args[0], values) if packet_of(node) is _aten.mul else MASKED
+        most = least_factor(program, node, values) if packet_of(node) is _aten.mul else MASKED
         for position in OPERANDS.get(packet_of(node), ()):
             value = node.args[position] if position < len(node.args) else None
             if isinstance(value, (int, float)) and value <= most and "alpha" not in node.kwargs:
@@ -204,9 +204,9 @@ def _computed(node: Node, constants: Mapping[Node, Callable[[], Any]]) -> Any:
 def _bound_constant(program: ExportedProgram, node: Node, values: Mapping[Node, Callable[[], Any]]) -> bool:
     """Replace a mask that the model stores, or computes from what it stores, by one that it stores."""
     value = values[node]()
-    factors = [user.args[0] for user in node.users if packet_of(user) is _aten.mul]
-    most = min([MASKED, *(least_factor(program, each, values) for each in factors)])
-    is_factor = bool(factors) or any("alpha" in user.kwargs for user in node.users)
+    products = [user for user in node.users if packet_of(user) is _aten.mul]
+    most = min([MASKED, *(least_factor(program, each, values) for each in products)])
+    is_factor = bool(products) or any("alpha" in user.kwargs for user in node.users)
     most = NO_FACTOR if any("alpha" in user.kwargs for user in node.users) else most
     if not value.is_floating_point() or not bool((value <= most).any()):
         return False
@@ -266,7 +266,7 @@ def _fill_rows(program: ExportedProgram, product: Node, values: Mapping[Node, Ca
         values: The constants of the program.
     """
     found, shape = boolean_numbers(program, product.args[0], values), product.meta["val"].shape
-    if found is None or len(shape) < 2 or shape[-2] == 1:
+    if found is None or found.is_given or len(shape) < 2 or shape[-2] == 1:
         return
     for user in list(product.users):
         scores = next((each for each in user.all_input_nodes if each is not product), product)

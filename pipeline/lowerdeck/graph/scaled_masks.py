@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lowerdeck.graph.boolean_numbers import boolean_numbers, only_number
+from lowerdeck.graph.boolean_numbers import BooleanNumbers, boolean_numbers, only_number
 from lowerdeck.graph.masked_scores import HANDING_ON, MASKED, packet_of
 from lowerdeck.graph.retracing import called
 
@@ -41,12 +41,21 @@ _CHOOSING = {
 """Where operators have what their results consist of."""
 
 
-def least_factor(program: ExportedProgram, factor: Any, values: Mapping[Node, Callable[[], Any]]) -> float:
-    """The number from which on, downwards, its product with `factor` is a mask."""
-    found = boolean_numbers(program, factor, values)
-    if found is None or found.sign < 0:
+def least_factor(program: ExportedProgram, product: Node, values: Mapping[Node, Callable[[], Any]]) -> float:
+    """The number from which on, downwards, `product` of a tensor and that number is a mask."""
+    found = boolean_numbers(program, product.args[0], values)
+    if found is None or found.sign < 0 or (found.is_given and not _is_added(product)):
         return NO_FACTOR
     return _GIVEN if found.is_given else MASKED
+
+
+def _is_added(node: Node) -> bool:
+    """Whether scores are added to `node`, or it is subtracted from them: an input may also be scores by itself."""
+    readers = {user: packet_of(user) for user in node.users}
+    return bool(readers) and all(
+        packet in (_aten.add, _aten.sub) or (packet in HANDING_ON and _is_added(user))
+        for user, packet in readers.items()
+    )
 
 
 def scale_before_masks(
@@ -96,7 +105,7 @@ class _Scaled:
         if packet_of(node) is not _aten.mul or (number := only_number(node.args[1], self._values)) is None:
             return None
         found = boolean_numbers(self._program, node.args[0], self._values)
-        if found is None:
+        if found is None or (found.is_given and not _is_added(node)):
             return factor if number * factor <= NO_FACTOR else None
         scale = factor * found.sign
         is_mask = abs(number) >= -(_GIVEN if found.is_given else MASKED) and number * scale <= _STILL_MASKED
@@ -130,8 +139,7 @@ class _Scaled:
         if (scale := self._masks_by(node, factor)) is not None:
             number = only_number(node.args[1], self._values) or 0.0
             found = boolean_numbers(self._program, node.args[0], self._values)
-            numbers = called(node, _aten.to.dtype, found.booleans(), node.meta["val"].dtype) if found else node.args[0]
-            return called(node, _aten.mul.Tensor, numbers, min(number * scale, MASKED))
+            return called(node, _aten.mul.Tensor, self._numbers(node, found), min(number * scale, MASKED))
         parts = [self.made(*each) for each in self._parts(node, factor)]
         packet, arguments = packet_of(node), list[Any](node.args)
         if packet in _CHOOSING:
@@ -141,6 +149,15 @@ class _Scaled:
         if packet in HANDING_ON:
             return called(node, node.target, *parts, *arguments[1:], **node.kwargs)
         return called(node, _aten.add.Tensor, *parts) if len(parts) == 2 else parts[0]
+
+    def _numbers(self, product: Node, found: BooleanNumbers | None) -> Any:
+        """What leaves out where it is 1; an input is left as it is, because it may have other numbers than 0 and 1."""
+        factor = product.args[0]
+        if found is None or (found.is_given and found.sign > 0):
+            return factor
+        if found.is_given:
+            return called(product, _aten.neg.default, factor)
+        return called(product, _aten.to.dtype, found.booleans(), product.meta["val"].dtype)
 
     def _product(self, node: Any, factor: float) -> Any:
         if factor == 1:

@@ -112,8 +112,8 @@ def _call(item: Any) -> bytes:
 def _arriving(error: Exception) -> Exception:
     """`error`, or one of its base classes with its type and text where pickle cannot hand it over.
 
-    An exception is unpickled by a call of its class with `args`, which fails where its `__init__` takes others, or makes
-    another text of them. The pool would take a failure for the end of a process.
+    An exception is unpickled by a call of its class with `args`. That fails where its `__init__` takes others, and the
+    pool would take it for the end of a process; or it makes another text of them.
     """
     if _is_handed_over(error):
         return error
