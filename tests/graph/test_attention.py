@@ -100,6 +100,8 @@ def test_every_target_computes_a_mask_that_is_an_input(target: str) -> None:
 
 
 LATER = torch.ones(6, 6).triu(1).bool()
+SMALLEST = torch.full((6, 6), torch.finfo(torch.float32).min).triu(1)
+SLOPES = (torch.arange(6.0)[:, None] - torch.arange(6)) / 2
 OF_NUMBERS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "filled": lambda mask: torch.zeros_like(mask, dtype=torch.float).masked_fill_(mask, -torch.inf),
     "moved": lambda mask: (
@@ -121,6 +123,18 @@ OF_NUMBERS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "chosen as BERT": lambda mask: torch.where(mask, -10000.0, 0.0),
     "sum of two numbers": lambda mask: torch.where(mask, -1e9, 0.0) + torch.zeros(6, 6).masked_fill(LATER, -torch.inf),
     "twice": lambda mask: torch.where(mask, -3e38, 0.0) + torch.where(mask, -3e38, 0.0),
+    "copied": lambda mask: (copied := SMALLEST.clone()).copy_(copied.masked_fill(mask, torch.finfo(torch.float32).min)),
+    "smallest twice": lambda mask: (
+        torch.full((6, 6), torch.finfo(torch.float32).min).triu(1)
+        + (1 - (~mask).float()) * torch.finfo(torch.float32).min
+    ),
+    "moved sum": lambda mask: (SMALLEST + torch.where(mask, SMALLEST[0, 1], 0.0)).unsqueeze(0).expand(1, 6, 6),
+    "moved bias": lambda mask: torch.where(mask, -torch.inf, SLOPES).double().unsqueeze(0).float(),
+    "finite bias": lambda mask: SLOPES.masked_fill(mask, -1e9),
+    "sum with bias": lambda mask: (
+        SLOPES + torch.zeros(6, 6).masked_fill(LATER, -torch.inf).masked_fill(mask, -torch.inf)
+    ),
+    "large bias": lambda mask: torch.full((6, 6), -1e4).triu(1).masked_fill(mask, -torch.inf),
     "chosen bias": lambda mask: torch.where(mask, -torch.inf, torch.ones(6, 6).triu(1)),
     "sum": lambda mask: torch.zeros(6, 6).masked_fill(mask, -torch.inf) + mask,
     "filled bias": lambda mask: torch.ones(6, 6).triu(1).masked_fill(mask, -torch.inf),
@@ -140,10 +154,40 @@ def test_a_mask_of_numbers_that_is_filled_in_is_one_of_booleans(name: str) -> No
     mask[2] = True
     program = export(Masked(), [SHAPE, [6, 6]], input_dtypes=["float32", "bool"])
     stays = "aten.scaled_dot_product_attention.default" in {str(node.target) for node in program.graph.nodes}
-    assert stays == (name in ("sum of two numbers", "twice", "chosen bias", "sum", "filled bias", "number"))
+    assert stays == (name in ("sum of two numbers", "large bias"))
     for given in (mask, torch.zeros_like(mask)):
         values = torch.randn(SHAPE)
         torch.testing.assert_close(program.module()(values, given), Masked()(values, given))
+
+
+def test_numbers_of_segments_are_no_booleans() -> None:
+    """A number other than 0 and 1 says more than what is left out: the largest one of a row decides."""
+
+    class Segments(nn.Module):
+        def forward(self, x: torch.Tensor, segments: torch.Tensor) -> torch.Tensor:
+            return F.scaled_dot_product_attention(x, x, x, attn_mask=(1 - segments.float())[:, None] * -1e9)
+
+    values, segments = torch.randn(SHAPE), torch.tensor([[0, 2, 1, 3, 0, 1]], dtype=torch.int32)
+    program = export(Segments(), [SHAPE, [1, 6]], input_dtypes=["float32", "int32"])
+    assert "aten.scaled_dot_product_attention.default" not in {str(node.target) for node in program.graph.nodes}
+    torch.testing.assert_close(program.module()(values, segments), Segments()(values, segments))
+
+
+@pytest.mark.parametrize("name", quick_first(["smallest twice", "finite bias", "copied"], quick=1))
+def test_ethos_u_computes_masks_with_more_than_a_padding(name: str) -> None:
+    """Left whole, they had infinite sums, or took the steps of the scores."""
+
+    class Masked(Attention):
+        def forward(self, x: torch.Tensor, is_valid: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+            query, key, value = (part.unflatten(2, (2, 4)).transpose(1, 2) for part in self.parts(x).chunk(3, -1))
+            mask = OF_NUMBERS[name](is_valid.logical_not().expand(6, 6))
+            x = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+            found: torch.Tensor = self.out(x.transpose(1, 2).flatten(2))
+            return found
+
+    samples = [each for each in padded(14) if each[1].any()]
+    verdict, detail = lowered(Masked(is_causal=False).eval(), samples, create("ethos_u55_128"))
+    assert verdict == "right", detail
 
 
 def test_a_row_of_a_constant_mask_may_leave_nothing() -> None:

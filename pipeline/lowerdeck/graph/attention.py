@@ -6,17 +6,17 @@ Few quantizers know it, and ExecuTorch decomposes it only behind them, so that a
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
 from lowerdeck.graph.boolean_numbers import boolean_numbers, moved, only_number
-from lowerdeck.graph.masked_scores import HANDING_ON, packet_of
+from lowerdeck.graph.masked_scores import HANDING_ON, IS_MASKED, packet_of
 from lowerdeck.graph.masks import constants, stored_constant
 from lowerdeck.graph.retracing import called
-from lowerdeck.graph.scaled_masks import ALL_ALIKE
+from lowerdeck.graph.scaled_masks import ALL_ALIKE, NO_FACTOR
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torch.fx import Node
 
     _Make = Callable[[], Node]
+    _Known = Mapping[Node, Callable[[], Any]]
 
 _aten = torch.ops.aten
 
@@ -43,13 +44,36 @@ class _Attention:
     enable_gqa: bool = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class _LeftOut:
+    """What a mask of numbers says.
+
+    Attributes:
+        places: Makes the booleans that say where it leaves out.
+        number: By what.
+        bias: Makes what it adds elsewhere, if that is not 0.
+        twice: Makes the booleans that say where it is minus infinity, as the sum of two finite numbers.
+    """
+
+    places: _Make
+    number: float
+    bias: _Make | None = None
+    twice: _Make | None = None
+
+    def through(self, node: Node, move: Callable[[Node, _Make], _Make]) -> _LeftOut:
+        """The same of `node`, whose elements are those of the mask."""
+        bias, twice = (each and move(node, each) for each in (self.bias, self.twice))
+        return replace(self, places=move(node, self.places), bias=bias, twice=twice)
+
+
 def attention_as_products(program: ExportedProgram) -> None:
     """Write attention in an ATen program as its parts; `rename_outputs` comes next.
 
     Where a mask of booleans leaves nothing, the result is 0, and where one of zeros with minus infinity filled in does.
     With a finite number in its place, all keys have equal weights there, or those of their scores if it is as small
-    as -1e4. One with another mask of numbers that depends on inputs, or leaves nothing, stays: that of a softmax may be
-    NaN there. So does a causal one of sequences whose length varies, because its mask is no constant.
+    as -1e4. A bias beside it is added first. One with another mask of numbers that depends on inputs, or leaves
+    nothing, stays: that of a softmax may be NaN there. So does a causal one of sequences whose length varies, because
+    its mask is no constant.
     """
     known = constants(program, may_be_trained=True)
     for node in program.graph.find_nodes(op="call_function", target=_aten.scaled_dot_product_attention.default):
@@ -59,12 +83,13 @@ def attention_as_products(program: ExportedProgram) -> None:
         mask = options.attn_mask
         value = None if mask is None or mask not in known else known[mask]()
         is_unknown = options.dropout_p or (options.is_causal and _varies(options))
-        left_out: tuple[_Make, float] | None = None
+        left_out: _LeftOut | None = None
         if mask is not None and mask not in known:
             not_kept = partial(called, node, _aten.logical_not.default, mask)
-            left_out = (not_kept, -math.inf) if _is_boolean(mask) else _left_out(program, mask, known)
+            is_kept = _is_boolean(mask)
+            left_out = _LeftOut(places=not_kept, number=-math.inf) if is_kept else _left_out(program, mask, known)
         is_filled = mask is None or left_out is not None or _is_boolean(mask)
-        if not is_unknown and (is_filled or _leaves_something(value) or _is_small(program, mask, known)):
+        if not is_unknown and (is_filled or _leaves_something(value) or _is_finite(program, mask, known)):
             _replace(program, node, options, value, left_out)
 
 
@@ -81,108 +106,180 @@ def _leaves_something(mask: torch.Tensor | None) -> bool:
     return mask is not None and bool((mask > -math.inf).any(-1).all())
 
 
-def _is_small(program: ExportedProgram, mask: Any, known: Mapping[Node, Callable[[], Any]]) -> bool:
-    """Whether a mask of booleans has a number to which the scores are added, as in BERT's `(1 - mask) * -10000.0`."""
+def _is_finite(program: ExportedProgram, mask: Any, known: _Known) -> bool:
+    """Whether a mask of numbers leaves something everywhere, so that the scores may be added to it.
+
+    An input times a number does: it may be other than 0 and 1, as the numbers of segments are.
+    """
     packet = packet_of(mask)
-    if packet is _aten.where and len(mask.args) == 3:
-        numbers = [only_number(each, known) for each in mask.args[1:]]
-        return all(number is not None and abs(number) < -ALL_ALIKE for number in numbers)
+    if packet is _aten.mul:
+        found, number = boolean_numbers(program, mask.args[0], known), only_number(mask.args[1], known)
+        if found and found.is_given and number is not None:
+            return math.isfinite(number)
+    if packet in HANDING_ON and len(mask.all_input_nodes) == 1:
+        return _is_finite(program, mask.args[0], known)
+    return _is_small(program, mask, known, -ALL_ALIKE)
+
+
+def _is_small(program: ExportedProgram, mask: Any, known: _Known, most: float) -> bool:
+    """Whether a mask has numbers below `most` by its making, as in BERT's `(1 - mask) * -10000.0`, or a bias."""
+    if not isinstance(mask, torch.fx.Node):
+        return bool(abs(mask) < most)
+    if mask in known:
+        return bool((known[mask]().abs() < most).all())
+    packet, found = packet_of(mask), boolean_numbers(program, mask, known)
+    if found and not found.is_given:
+        return True
     if packet is _aten.mul and boolean_numbers(program, mask.args[0], known):
         number = only_number(mask.args[1], known)
-        return number is not None and abs(number) < -ALL_ALIKE
+        return number is not None and abs(number) < most
+    if packet is _aten.where and len(mask.args) == 3:
+        return all(_is_small(program, each, known, most) for each in mask.args[1:])
     if packet is _aten.add and not mask.kwargs:
-        return all(_is_small(program, each, known) for each in mask.args)
-    if isinstance(mask, torch.fx.Node) and mask in known:
-        return bool((known[mask]().abs() < -ALL_ALIKE).all())
-    return packet in HANDING_ON and _is_small(program, mask.args[0], known)
+        return all(_is_small(program, each, known, most) for each in mask.args)
+    return packet in HANDING_ON and _is_small(program, mask.args[0], known, most)
 
 
-def _left_out(
-    program: ExportedProgram, mask: Node, known: Mapping[Node, Callable[[], Any]]
-) -> tuple[_Make, float] | None:
-    """What makes the booleans that say where `mask`, of numbers, leaves out, and by what.
+def _left_out(program: ExportedProgram, mask: Any, known: _Known) -> _LeftOut | None:
+    """Where `mask`, of numbers, leaves out, and by what.
 
     None where it may say more than that, or by numbers to which adding scores makes a difference.
     """
-    if mask in known:
-        return _left_out_by_constant(program, mask, known[mask]())
-    if _is_boolean(mask):
+    if not isinstance(mask, torch.fx.Node) or _is_boolean(mask):
         return None  # it is a number among others
+    found = _left_out_by_constant(program, mask, known[mask]()) if mask in known else None
     packet = packet_of(mask)
-    if packet is _aten.masked_fill:
-        return _left_out_by_filling(program, mask, known)
-    if packet is _aten.where and len(mask.args) == 3:
-        return _left_out_by_choice(mask, known)
-    if packet is _aten.mul:
-        return _left_out_by_product(program, mask, known)
-    if mask.target == _aten.add.Tensor and not mask.kwargs and len(mask.all_input_nodes) == 2:
-        one, other = (_left_out(program, each, known) for each in mask.all_input_nodes)
-        # Twice a finite number is another one, or infinite.
-        return _either(mask, one, other) if one and one[1] == -math.inf else None
-    if packet not in HANDING_ON or len(mask.all_input_nodes) != 1:
-        return None
+    if found is None and packet in _LEAVING_OUT:
+        return _LEAVING_OUT[packet](program, mask, known)
+    if found or packet not in HANDING_ON or len(mask.all_input_nodes) != 1:
+        return found
     found = _left_out(program, mask.all_input_nodes[0], known)
-    return found and (moved(mask, found[0]), found[1])
+    return found and found.through(mask, moved)
 
 
-def _left_out_by_constant(program: ExportedProgram, mask: Node, value: torch.Tensor) -> tuple[_Make, float] | None:
+def _expanded(mask: Node, source: _Make) -> _Make:
+    return lambda: called(mask, _aten.expand_as.default, source(), mask)
+
+
+def _left_out_by_constant(program: ExportedProgram, mask: Node, value: torch.Tensor) -> _LeftOut | None:
     if not value.is_floating_point() or not value.numel():
         return None
     number = float(value.amin()) if value.any() else -math.inf
-    is_filled = number <= ALL_ALIKE and bool(((value == 0) | (value == number)).all())
-    return (
-        (partial(stored_constant, program, f"left_out_by_{mask.name}", value == number), number) if is_filled else None
-    )
-
-
-def _either(
-    mask: Node, one: tuple[_Make, float] | None, other: tuple[_Make, float] | None
-) -> tuple[_Make, float] | None:
-    """What both leave out, if they do so by the same number."""
-    if one is None or other is None or one[1] != other[1]:
+    bias = value.masked_fill(value == number, 0)
+    is_stored = mask.op == "placeholder" and mask.name not in program.graph_signature.inputs_to_parameters
+    if number > ALL_ALIKE or not bool((bias.abs() <= (-IS_MASKED if is_stored else 0)).all()):
         return None
-    makes = (one[0], other[0])
-    return lambda: called(mask, _aten.logical_or.default, *(make() for make in makes)), one[1]
+    places = partial(stored_constant, program, f"left_out_by_{mask.name}", value == number)
+    added = partial(stored_constant, program, f"added_by_{mask.name}", bias) if bias.any() else None
+    return _LeftOut(places=places, number=number, bias=added)
 
 
-def _left_out_by_filling(
-    program: ExportedProgram, mask: Node, known: Mapping[Node, Callable[[], Any]]
-) -> tuple[_Make, float] | None:
-    """`_left_out` of a `masked_fill` of zeros, of another mask, or of numbers where they are not 0."""
+def _left_out_by_sum(program: ExportedProgram, mask: Node, known: _Known) -> _LeftOut | None:
+    """`_left_out` of the sum of two masks, or of a mask and a bias."""
+    if mask.target != _aten.add.Tensor or mask.kwargs or len(mask.all_input_nodes) != 2:
+        return None
+    one, other = (_left_out(program, each, known) for each in mask.args)
+    if one and other:
+        found = _either(mask, one, other)
+        if found is None or found.number == -math.inf:
+            return found
+        # Twice a finite number is another one, or infinite.
+        is_twice = 2 * found.number < torch.finfo(mask.meta["val"].dtype).min and not found.bias
+        both = partial(_combined, mask, _aten.logical_and.default, one.places, other.places)
+        return replace(found, twice=both) if is_twice else None
+    for found, bias in ((one, mask.all_input_nodes[1]), (other, mask.all_input_nodes[0])):
+        is_masked = found and found.number <= NO_FACTOR and not found.bias and not found.twice
+        if found and is_masked and _is_small(program, bias, known, -IS_MASKED):
+            return replace(found, bias=partial(_given, bias)).through(mask, _expanded)
+    return None
+
+
+def _given(node: Node) -> Node:
+    return node
+
+
+def _either(mask: Node, one: _LeftOut, other: _LeftOut) -> _LeftOut | None:
+    """What both leave out, if they do so by the same number."""
+    if one.number != other.number or one.twice or other.twice or (one.bias and other.bias):
+        return None
+    places = partial(_combined, mask, _aten.logical_or.default, one.places, other.places)
+    bias = one.bias or other.bias
+    return _LeftOut(places=places, number=one.number, bias=bias and _expanded(mask, bias))
+
+
+def _combined(mask: Node, operator: Any, *makes: _Make) -> Node:
+    return called(mask, operator, *(make() for make in makes))
+
+
+def _left_out_by_filling(program: ExportedProgram, mask: Node, known: _Known) -> _LeftOut | None:
+    """`_left_out` of a `masked_fill` of zeros, of another mask, of a bias, or of numbers where they are not 0."""
     filled, places, value = cast("list[Node]", mask.args)
+    is_filled = packet_of(places) in (_aten.to, _aten._to_copy) and places.args[0] == filled
+    return _filled(program, mask, (0 if is_filled else filled, lambda: places, value), known)
+
+
+def _left_out_by_choice(program: ExportedProgram, mask: Node, known: _Known) -> _LeftOut | None:
+    """`_left_out` of a `where` that chooses between a number and anything that `masked_fill` may fill."""
+    if len(mask.args) != 3:
+        return None
+    condition, one, other = cast("tuple[Node, Any, Any]", mask.args)
+    chosen = _filled(program, mask, (other, lambda: condition, one), known)
+    others = partial(called, mask, _aten.logical_not.default, condition)
+    return chosen or _filled(program, mask, (one, others, other), known)
+
+
+def _filled(program: ExportedProgram, mask: Node, filling: tuple[Any, _Make, Any], known: _Known) -> _LeftOut | None:
+    """`_left_out` of `mask`, in which a number is filled in, from what is filled, its places and the number."""
+    filled, places, value = filling
     number = only_number(value, known)
     if number is None or number > ALL_ALIKE:
         return None
-    found = (partial(called, mask, _aten.expand_as.default, places, mask), number)
-    is_empty = packet_of(filled) is _aten.zeros_like or (filled in known and not known[filled]().any())
-    is_filled = packet_of(places) in (_aten.to, _aten._to_copy) and places.args[0] == filled
-    return found if is_empty or is_filled else _either(mask, _left_out(program, filled, known), found)
+    found = _LeftOut(places=_expanded(mask, places), number=number)
+    if packet_of(filled) is _aten.zeros_like or only_number(filled, known) == 0:
+        return found
+    if inner := _left_out(program, filled, known):
+        return _either(mask, inner, found)
+    is_bias = isinstance(filled, torch.fx.Node) and _is_small(program, filled, known, -IS_MASKED)
+    return replace(found, bias=_expanded(mask, lambda: filled)) if is_bias else None
 
 
-def _left_out_by_product(
-    program: ExportedProgram, mask: Node, known: Mapping[Node, Callable[[], Any]]
-) -> tuple[_Make, float] | None:
-    """`_left_out` of booleans times a number."""
+def _left_out_by_product(program: ExportedProgram, mask: Node, known: _Known) -> _LeftOut | None:
+    """`_left_out` of booleans times a number; an input may have others than 0 and 1."""
     number, found = only_number(mask.args[1], known), boolean_numbers(program, mask.args[0], known)
-    if number is None or found is None or not -math.inf < number * found.sign <= ALL_ALIKE:
+    if number is None or found is None or found.is_given or not -math.inf < number * found.sign <= ALL_ALIKE:
         return None
-    return found.booleans, number * found.sign
+    return _LeftOut(places=found.booleans, number=number * found.sign)
 
 
-def _left_out_by_choice(mask: Node, known: Mapping[Node, Callable[[], Any]]) -> tuple[_Make, float] | None:
-    """`_left_out` of a `where` that chooses between 0 and a number."""
-    condition, *chosen = mask.args
-    numbers = [only_number(each, known) for each in chosen]
-    number = min((each for each in numbers if each is not None), default=0.0)
-    if number > ALL_ALIKE or 0 not in numbers:
-        return None
-    is_kept = numbers[0] == 0
+def _left_out_by_copy(program: ExportedProgram, mask: Node, known: _Known) -> _LeftOut | None:
+    """`_left_out` of what is written over all of another tensor, as by `mask[..., :length] = padded`."""
+    found = _left_out(program, mask.args[1], known)
+    return found and found.through(mask, _expanded)
 
-    def left_out() -> Node:
-        places = called(mask, _aten.logical_not.default, condition) if is_kept else condition
-        return called(mask, _aten.expand_as.default, places, mask)
 
-    return left_out, number
+_LEAVING_OUT = {
+    _aten.masked_fill: _left_out_by_filling,
+    _aten.where: _left_out_by_choice,
+    _aten.mul: _left_out_by_product,
+    _aten.add: _left_out_by_sum,
+    _aten.copy: _left_out_by_copy,
+}
+
+
+def _without(call: Callable[..., Node], scores: Node, left_out: _LeftOut) -> tuple[Node, Node | None]:
+    """The scores that a mask leaves, and the rows of which it leaves nothing, where these become 0."""
+    places, number = left_out.places(), left_out.number
+    if left_out.bias:
+        scores = call(_aten.add.Tensor, scores, call(_aten.to.dtype, left_out.bias(), scores.meta["val"].dtype))
+    if left_out.twice:
+        # Rows that keep nothing have equal weights wherever the mask is finite.
+        twice, is_empty = left_out.twice(), call(_aten.all.dim, places, -1, True)
+        scores = call(_aten.masked_fill.Scalar, scores, is_empty, 0.0)
+        is_kept = call(_aten.logical_or.default, call(_aten.logical_not.default, places), is_empty)
+        places = call(_aten.logical_or.default, twice, call(_aten.logical_not.default, is_kept))
+        number = -math.inf
+    nothing_left = call(_aten.all.dim, places, -1, True) if number == -math.inf else None
+    return call(_aten.masked_fill.Scalar, scores, places, number), nothing_left
 
 
 def _replace(
@@ -190,7 +287,7 @@ def _replace(
     node: Node,
     options: _Attention,
     known: torch.Tensor | None,
-    left_out: tuple[_Make, float] | None,
+    left_out: _LeftOut | None,
 ) -> None:
     """Replace `node`, whose mask is `known` if it depends on no input, or makes what it leaves out by a number."""
     graph, query, mask = node.graph, options.query, options.attn_mask
@@ -216,9 +313,7 @@ def _replace(
                 rows = ~known.any(-1, keepdim=True)
                 nothing_left = stored_constant(program, f"nothing_left_by_{mask.name}", rows)
         elif left_out is not None:
-            places, number = left_out[0](), left_out[1]
-            scores = call(_aten.masked_fill.Scalar, scores, places, number)
-            nothing_left = call(_aten.all.dim, places, -1, True) if number == -math.inf else None
+            scores, nothing_left = _without(call, scores, left_out)
         elif mask is not None:
             scores = call(_aten.add.Tensor, scores, mask)
         weights = call(_aten.softmax.int, scores, -1)
