@@ -32,6 +32,7 @@ from lowerdeck.graph.paired_results import separate_pairs
 from lowerdeck.graph.recurrent_layers import RecurrentAsLinear
 from lowerdeck.graph.same_padding import pad_even_kernels
 from lowerdeck.graph.sequences import sequences_as_images
+from lowerdeck.graph.softmax_by_hand import name_softmax
 from lowerdeck.graph.sorting import sort_by_topk
 from lowerdeck.graph.state import (
     drop_unread_writes,
@@ -104,6 +105,7 @@ def trace(
     decompose_rare_operators(traced)
     numbers_as_tensors(traced)
     fill_assigned(traced)
+    name_softmax(traced)
     fill_with_extrema(traced)
     sort_by_topk(traced)
     separate_pairs(traced)
