@@ -107,7 +107,7 @@ def test_names_of_classes(tmp_path: Path) -> None:
     (tmp_path / "names.txt").write_text("ground\ncar\nbus\ntrain\n")
     assert mask_folder.fingerprint(options) != before
     (tmp_path / "names.txt").unlink()
-    with pytest.raises(LowerdeckError, match="write one name a line"):
+    with pytest.raises(LowerdeckError, match="does not exist; correct the path, or set it to null"):
         mask_folder.load(options, SHAPES, 0)
 
 

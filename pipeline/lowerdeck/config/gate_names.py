@@ -26,19 +26,20 @@ def gate_problems(config: Config, task: Task, options: Any) -> Iterator[Problem]
         task: The module of its task.
         options: The task's complete options.
     """
-    bounds, named = gates.bounds(config.gates), config.gates.metrics
+    bounds = {gate: bound for gate, bound in gates.bounds(config.gates).items() if bound is not None}
+    named = config.gates.metrics
     for gate in named:
         field, bound = getattr(config.gates, gate, None), named[gate]
         if field is not None and bound is not None and field != bound:
             message = f"is {gates.exact(bound)}, and gates.{gate} is {gates.exact(field)}; leave one of them out"
             yield Problem(f"gates.metrics.{gate}", message)
     names_its_own = components.is_own(config.task.source) and hasattr(task, "details")
-    if config.evaluation.metrics or names_its_own:
+    if not bounds or config.evaluation.metrics or names_its_own:
         return
     metrics = [metric.name for metric in task.metrics(options)]
-    for gate, bound in bounds.items():
+    for gate in bounds:
         name = gate.partition("_")[2]
-        if bound is not None and not may_be_measured(name, metrics):
+        if not may_be_measured(name, metrics):
             found = near_of_build(name, metrics)
             advice = f"did you mean {' or '.join(found)}?" if found else "`lowerdeck conf gates` lists bounds"
             key = f"gates.metrics.{gate}" if gate in named else f"gates.{gate}"
