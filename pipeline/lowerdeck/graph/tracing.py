@@ -17,6 +17,7 @@ from lowerdeck.graph.decompositions import average_slopes, decompose_rare_operat
 from lowerdeck.graph.diagonals import fill_diagonals, write_diagonals
 from lowerdeck.graph.einsum import einsum_as_products
 from lowerdeck.graph.embedding_bags import reduce_embeddings
+from lowerdeck.graph.empty_rows import answer_empty_rows
 from lowerdeck.graph.export_checks import (
     check_norms,
     check_not_random,
@@ -110,6 +111,7 @@ def trace(
     sort_by_topk(traced)
     separate_pairs(traced)
     attention_as_products(traced)
+    answer_empty_rows(traced)
     bound_masks(traced)
     crop_by_slices(traced)
     outputs.rename_outputs(traced)
