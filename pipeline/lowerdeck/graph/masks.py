@@ -6,6 +6,7 @@ the scores, and kernels that convert infinity to an integer do not agree on the 
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache, partial
@@ -39,10 +40,13 @@ MAY_BE_INFINITE = (
 def fill_assigned(program: ExportedProgram) -> None:
     """Let `scores[mask] = number` in an ATen program fill the number in; `rename_outputs` comes next.
 
-    Also where a model scatters the scores that it keeps into what is masked, as a mixture of experts does.
+    Also where a model scatters the scores that it keeps into what is masked, as a mixture of experts does, and where a
+    tensor has the number that `where` chooses.
     """
     values = constants(program)
     for node in list(program.graph.nodes):
+        if node.target in (_aten.where.self, _aten.masked_fill.Tensor):
+            _name_number(node, values)
         is_scattered = node.target in (_aten.scatter.src, _aten.scatter.value)
         number = _only_number_of(node.args[0], values) if is_scattered else None
         if number is not None and number <= MASKED:
@@ -62,13 +66,37 @@ def _filled(x: torch.Tensor, indices: Sequence[torch.Tensor], *_: Any, number: f
     return x.masked_fill(mask[(..., *[None] * (x.ndim - mask.ndim))], number)
 
 
+def _name_number(node: Node, values: Mapping[Node, Callable[[], Any]]) -> None:
+    """Let `node` fill in a number in place of a tensor of this number, if it is one of a mask."""
+    # Where the number is, and what it is filled into.
+    positions = {(1, 2): _aten.where.ScalarSelf, (2, 1): _aten.where.ScalarOther}
+    if node.target is _aten.masked_fill.Tensor:
+        positions = {(2, 0): _aten.masked_fill.Scalar}
+    for (position, filled), target in positions.items():
+        number = _only_number_of(node.args[position], values)
+        made, given = (each.meta["val"] for each in (node, node.args[filled]))  # type: ignore[union-attr]
+        is_alike = (made.shape, made.dtype) == (given.shape, given.dtype)
+        if number is not None and abs(number) >= -MASKED and is_alike:
+            arguments = [*node.args[:position], number, *node.args[position + 1 :]]
+            with node.graph.inserting_before(node):
+                node.replace_all_uses_with(called(node, target, *arguments))
+            node.graph.erase_node(node)
+            return
+
+
 def _only_number_of(value: Any, values: Mapping[Node, Callable[[], Any]]) -> float | None:
     """The number that all elements of a floating-point tensor have."""
-    if not value.meta["val"].is_floating_point():
-        return None
-    if (position := _FULL.get(packet_of(value))) is not None:
+    if not isinstance(value, torch.fx.Node):
+        return float(value)
+    packet = packet_of(value)
+    if packet is _aten.ones_like:
+        return 1.0
+    if packet is _aten.mul:
+        factors = [_only_number_of(each, values) for each in value.args]
+        return None if None in factors else math.prod(factors)  # type: ignore[arg-type]
+    if value not in values and (position := _FULL.get(packet)) is not None:
         return only_number(value.args[position], values)
-    return only_number(value, values)
+    return only_number(value, values) if value.meta["val"].is_floating_point() else None
 
 
 def _filled_around(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from lowerdeck.contracts.backends import MemoryFormat
 from lowerdeck.graph import outputs
 from lowerdeck.graph.adaptive_pooling import fix_adaptive_max_pooling
+from lowerdeck.graph.added_masks import fill_added
 from lowerdeck.graph.attention import attention_as_products
 from lowerdeck.graph.branches import numbers_as_tensors
 from lowerdeck.graph.channels_last import ChannelsLast
@@ -106,6 +107,7 @@ def trace(
     decompose_rare_operators(traced)
     numbers_as_tensors(traced)
     fill_assigned(traced)
+    fill_added(traced)
     name_softmax(traced)
     fill_with_extrema(traced)
     sort_by_topk(traced)
