@@ -101,15 +101,13 @@ def test_repro_without_a_git_repository_says_how_to_make_one(
 
 
 @pytest.mark.parametrize("name", ["config", "config.local"])
-def test_repro_without_a_git_repository_is_left_to_dvc_where_it_is_set_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], name: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    subprocess.run(["dvc", "init", "--no-scm", "--quiet"], check=True)
+def test_repro_without_a_git_repository_is_left_to_dvc_where_it_is_set_so(tmp_path: Path, name: str) -> None:
+    """In a process of its own, which becomes DVC's."""
+    subprocess.run(["dvc", "init", "--no-scm", "--quiet"], cwd=tmp_path, check=True)
     (tmp_path / ".dvc" / "config").write_text("[core]\n    analytics = false\n")
     (tmp_path / ".dvc" / name).write_text("[core]\n    no_scm = True\n")
-    main(["repro"])
-    assert "git repository" not in "".join(capfd.readouterr())
+    ended = subprocess.run(["lowerdeck", "repro"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "git repository" not in ended.stdout + ended.stderr
 
 
 class TestReport:
