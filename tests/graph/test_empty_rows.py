@@ -39,6 +39,21 @@ WEIGHTS: dict[str, Weights] = {
     "where": _where_nan,
     "masked_fill": _filled_where_nan,
     "all": _all_nan,
+    "finite": lambda scores, kept: torch.where(
+        (w := scores.masked_fill(~kept, -torch.inf).softmax(-1)).isfinite(), w, 0.0
+    ),
+    "unlike itself": lambda scores, kept: torch.where(
+        (w := scores.masked_fill(~kept, -torch.inf).softmax(-1)) != w, 0.5, w
+    ),
+    "like itself": lambda scores, kept: torch.where(
+        (w := scores.masked_fill(~kept, -torch.inf).softmax(-1)) == w, w, 0.0
+    ),
+    "more than a number": lambda scores, kept: torch.where(
+        (w := scores.masked_fill(~kept, -torch.inf).softmax(-1)).mT.gt(0.125).mT, w, 0.0
+    ),
+    "not a number": lambda scores, kept: torch.where(
+        (w := scores.masked_fill(~kept, -torch.inf).softmax(-1)).ne(0.125), w.nan_to_num(), 0.0
+    ),
     "another number": lambda scores, kept: torch.nan_to_num(
         torch.where(~kept, -torch.inf, scores).softmax(-1), nan=0.125
     ),

@@ -27,6 +27,7 @@ BY_HAND: dict[str, _Function] = {
     "other dimensions": lambda y: (e := (y - y.max(1).values[:, None]).exp()) / e.sum(1).unsqueeze(1),
     "epsilon": lambda y: (e := _exponentials(y)) / (e.sum(1, keepdim=True) + 1e-9),
     "of all": lambda y: (e := (y - y.max()).exp()) / e.sum(1, keepdim=True),
+    "rows of nothing": lambda y: ((e := _exponentials(y)) / e.sum(1, keepdim=True)).transpose(1, 2).nan_to_num(7.0),
     "detached": lambda y: (e := (y - y.detach().amax([1, 2], True)).exp()) / e.sum(1, True),
 }
 OTHERS: dict[str, _Function] = {
@@ -37,7 +38,6 @@ OTHERS: dict[str, _Function] = {
     "another tensor": lambda y: (e := (y - (2 * y).amax(1, keepdim=True)).exp()) / e.sum(1, keepdim=True),
     "a factor": lambda y: (e := torch.sub(y, y.amax(1, keepdim=True), alpha=2).exp()) / e.sum(1, keepdim=True),
     "a mean": lambda y: (e := _exponentials(y)) / e.mean(1, keepdim=True),
-    "rows of nothing": lambda y: ((e := _exponentials(y)) / e.sum(1, keepdim=True)).transpose(1, 2).nan_to_num(7.0),
     "the other way round": lambda y: (e := _exponentials(y)).sum(1, keepdim=True) / e,
 }
 
@@ -70,6 +70,13 @@ def test_it_is_a_softmax(name: str, number: float | None) -> None:
     assert not any(each in called for each in ("exp.", "sum", "max.dim", "amax", "inf", "-1000000000"))
     for x, keep in samples(6):
         torch.testing.assert_close(program.module()(x, keep), network(x, keep))
+
+
+def test_rows_of_nothing_are_what_the_model_makes_of_nan() -> None:
+    network = Weights(BY_HAND["rows of nothing"], -torch.inf).eval()
+    given = torch.randn(SHAPES[0]), torch.zeros(SHAPES[1], dtype=torch.bool)
+    assert network(*given).unique().tolist() == [7]
+    torch.testing.assert_close(export(network, SHAPES, input_dtypes=DTYPES).module()(*given), network(*given))
 
 
 @pytest.mark.parametrize("name", OTHERS)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from lowerdeck.graph.boolean_numbers import only_number
 from lowerdeck.graph.masks import constants
 from lowerdeck.graph.retracing import replace_by
 
@@ -98,8 +99,4 @@ def _number(source: Node, values: Mapping[Node, Callable[[], Any]]) -> float | N
     """The number that all elements of what is written have; None where they differ or depend on the input."""
     if source.target == _aten.zero.default:
         return 0
-    given: Any = source.args[1] if source.target in (_aten.fill.Scalar, _aten.fill.Tensor) else source
-    if isinstance(given, (int, float)):
-        return given
-    numbers: list[float] = values[given]().unique().tolist() if given in values else []
-    return numbers[0] if len(numbers) == 1 else None
+    return only_number(source.args[1] if source.target in (_aten.fill.Scalar, _aten.fill.Tensor) else source, values)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from lowerdeck.graph.boolean_numbers import moved, only_number
-from lowerdeck.graph.masked_scores import HANDING_ON, packet_of
+from lowerdeck.graph.masked_scores import HANDING_ON, SOFTMAX, packet_of
 from lowerdeck.graph.masks import constants, stored_constant
 from lowerdeck.graph.retracing import arguments_of, called
 
@@ -26,22 +26,25 @@ if TYPE_CHECKING:
     _Known = Mapping[Node, Callable[[], Any]]
 
 _aten = torch.ops.aten
-_SOFTMAX = (_aten.softmax.int, _aten._softmax.default)
+_OF_NAN = {_aten.isnan: True, _aten.ne: True} | dict.fromkeys(
+    (_aten.isfinite, _aten.isinf, _aten.eq, _aten.lt, _aten.le, _aten.gt, _aten.ge), False
+)
+"""What questions and comparisons answer to NaN."""
 
 
 def answer_empty_rows(program: ExportedProgram) -> None:
-    """Let a mask in an ATen program say where `isnan` and `nan_to_num` find NaN of a softmax.
+    """Let a mask in an ATen program say where `isnan`, `nan_to_num` and comparisons find NaN of a softmax.
 
     `rename_outputs` comes next. Where scores are infinite or NaN by themselves is not known before the program runs.
     """
     known: _Known = {}
     for node in list(program.graph.nodes):
-        if node.target not in _SOFTMAX or not (asking := list(_asking(node))):
+        if node.target not in SOFTMAX or not (asking := list(_asking(node))):
             continue
         known = known or constants(program, may_be_trained=True)
         scores, dim = node.args[:2]
         for question, path in asking:
-            with program.graph.inserting_before(question):
+            with program.graph.inserting_before(question.next):
                 places = _left_out(program, scores, known)
                 if places is None:
                     continue
@@ -50,9 +53,9 @@ def answer_empty_rows(program: ExportedProgram) -> None:
 
 
 def _asking(node: Node, path: tuple[Node, ...] = ()) -> Iterator[tuple[Node, tuple[Node, ...]]]:
-    """What asks `node`, or an operator that moves it, for NaN, each with the operators between."""
+    """What has another answer to NaN in `node`, or in what moves it, each with the operators between."""
     for user in node.users:
-        if packet_of(user) in (_aten.isnan, _aten.nan_to_num):
+        if packet_of(user) in (_aten.nan_to_num, *_OF_NAN):
             yield user, path
         elif packet_of(user) in HANDING_ON and user.args[0] is node and len(user.all_input_nodes) == 1:
             yield from _asking(user, (*path, user))
@@ -61,13 +64,20 @@ def _asking(node: Node, path: tuple[Node, ...] = ()) -> Iterator[tuple[Node, tup
 def _answer(question: Node, path: tuple[Node, ...], nothing: _Make) -> None:
     for node in path:
         nothing = moved(node, nothing)
-    if packet_of(question) is _aten.isnan:
-        made = nothing()
-    else:
+    packet, operands = packet_of(question), question.args
+    if packet is _aten.nan_to_num:
         number = arguments_of(question).get("nan") or 0.0
-        made = called(question, _aten.masked_fill.Scalar, question.args[0], nothing(), number)
-    question.replace_all_uses_with(made)
-    question.graph.erase_node(question)
+        made = called(question, _aten.masked_fill.Scalar, operands[0], nothing(), number)
+    elif not _OF_NAN[packet]:
+        something = called(question, _aten.logical_not.default, nothing())
+        is_only_nan = packet is _aten.isfinite or (packet is _aten.eq and operands[0] is operands[1])
+        made = something if is_only_nan else called(question, _aten.logical_and.default, question, something)
+    else:
+        is_only_nan = packet is _aten.isnan or operands[0] is operands[1]
+        made = nothing() if is_only_nan else called(question, _aten.logical_or.default, question, nothing())
+    question.replace_all_uses_with(made, delete_user_cb=made.__ne__)
+    if not question.users:
+        question.graph.erase_node(question)
 
 
 def _left_out(program: ExportedProgram, scores: Any, known: _Known) -> _Make | None:

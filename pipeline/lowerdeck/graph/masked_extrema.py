@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch.fx.node import map_arg
 
-from lowerdeck.graph.masked_scores import HANDING_ON, MASKED, packet_of
+from lowerdeck.graph.masked_scores import FULL, HANDING_ON, MASKED, SOFTMAX, packet_of
 from lowerdeck.graph.masks import MAY_BE_INFINITE, constants
 from lowerdeck.graph.retracing import arguments_of, called, replace_by
 
@@ -48,10 +48,7 @@ _BOUNDED = (
 )
 """Functions that make usual numbers of infinite ones, or of those on one side."""
 _JOINING = (_aten.cat, _aten.stack)
-_SOFTMAX = (_aten.softmax.int, _aten._softmax.default)
 _LARGER, _SMALLER = (_aten.maximum.default, _aten.max.other), (_aten.minimum.default, _aten.min.other)
-_LIKE = {_aten.full_like: 1, _aten.new_full: 2}
-"""Where operators have the number of which they make a tensor of another one's shape."""
 _COMBINING = (
     *(_aten.add, _aten.sub, _aten.mul, _aten.neg, _aten.where, _aten.masked_fill, _aten.maximum, _aten.minimum),
     *(_aten.cat, *_LARGEST, *_SMALLEST),
@@ -241,7 +238,7 @@ def _answer_comparisons(program: ExportedProgram, filled: Node, empty: dict[Any,
         if comparison.target in (*_LARGER, *_SMALLER) or packet_of(comparison) in _JOINING:
             empty[compared] = _left(compared, left), number
             continue
-        if comparison.target in _SOFTMAX:
+        if comparison.target in SOFTMAX:
             _compare_number(comparison, compared, number, left)
             continue
         others = {each: _stands_for(each, values) for each in comparison.all_input_nodes if each is not compared}
@@ -265,7 +262,7 @@ def _comparisons(filled: Node) -> list[tuple[Node, Node]]:
             is_extremum = packet in extrema and user.target not in _OF_TWO
             is_bounded = packet in _BOUNDED and len(user.all_input_nodes) == 1
             is_combined = user.target in (*_LARGER, *_SMALLER) or (packet in _JOINING and node is not filled)
-            if packet in _COMPARISONS or is_bounded or is_combined or user.target in _SOFTMAX:
+            if packet in _COMPARISONS or is_bounded or is_combined or user.target in SOFTMAX:
                 found.append((user, node))
             elif node in user.args[:1] and (is_value or is_extremum or packet in HANDING_ON):
                 waiting.append(user)
@@ -282,8 +279,8 @@ def _stands_for(node: Node, values: Mapping[Node, Callable[[], Any]]) -> float |
     if node in values:
         return _uniform(values[node]())
     packet = packet_of(node)
-    if packet in HANDING_ON or packet in _LIKE:
-        source: Any = node.args[_LIKE.get(packet, 0)]
+    if packet in HANDING_ON or packet in FULL:
+        source: Any = node.args[FULL.get(packet, 0)]
         return _stands_for(source, values) if isinstance(source, torch.fx.Node) else float(source)
     return None if _may_be_infinite(node, values) else 0.0
 
@@ -301,7 +298,7 @@ def _may_be_infinite(node: Node, values: Mapping[Node, Callable[[], Any]]) -> bo
             continue
         seen.add(node)
         numbers = [each for each in node.args if isinstance(each, (int, float))]
-        is_combined = packet in _COMBINING or packet in _LIKE
+        is_combined = packet in _COMBINING or packet in FULL
         if node in values and isinstance(value, torch.Tensor):
             is_infinite = _uniform(values[node]()) != 0
         else:

@@ -16,6 +16,7 @@ MASKED = -1e4
 """exp(-1e4) is zero in float32, and the number exists in float16. Masks of BERT have had it for this reason."""
 IS_MASKED = MASKED / 2
 """Scores that are less belong to what is masked."""
+SOFTMAX = (_aten.softmax.int, _aten._softmax.default)
 HANDING_ON = (
     *(_aten.view, _aten.reshape, _aten._unsafe_view, _aten.flatten, _aten.unflatten, _aten.expand, _aten.repeat),
     *(_aten.unsqueeze, _aten.squeeze, _aten.transpose, _aten.permute, _aten.slice, _aten.select, _aten.clone),
@@ -23,16 +24,16 @@ HANDING_ON = (
     *(_aten.lift_fresh_copy, _aten.expand_as, _aten.view_as, _aten.type_as),
 )
 """Operators whose results are elements of their first argument."""
-OPERANDS = {
-    _aten.add: (0, 1),
+FULL = {_aten.full: 1, _aten.full_like: 1, _aten.new_full: 2}
+"""Where operators have the number of which they make a tensor."""
+CHOOSING = {
     _aten.masked_fill: (0, 2),
     _aten.where: (1, 2),
-    _aten.full: (1,),
-    _aten.full_like: (1,),
-    _aten.new_full: (2,),
     _aten.scalar_tensor: (0,),
-    _aten.mul: (1,),
+    **{packet: (position,) for packet, position in FULL.items()},
 }
+"""Where operators have what their results consist of."""
+OPERANDS = {_aten.add: (0, 1), **CHOOSING, _aten.mul: (1,)}
 """Where an operator has the values that it hands on, or the number that stands for what is masked."""
 _EXPONENTIAL = (_aten.softmax, _aten._softmax, _aten.exp)
 _OF_SCORES = (*HANDING_ON, *OPERANDS, _aten.sub, _aten.amax)

@@ -18,7 +18,7 @@ from torch.export.graph_signature import InputKind
 from torch.fx.node import map_arg
 
 from lowerdeck.graph.boolean_numbers import boolean_numbers, only_number
-from lowerdeck.graph.masked_scores import HANDING_ON, MASKED, OPERANDS, packet_of
+from lowerdeck.graph.masked_scores import FULL, HANDING_ON, MASKED, OPERANDS, SOFTMAX, packet_of
 from lowerdeck.graph.retracing import called, replace_by
 from lowerdeck.graph.scaled_masks import ALL_ALIKE, NO_FACTOR, least_factor, scale_before_masks
 
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from torch.fx import Node
 
 _aten = torch.ops.aten
-_SOFTMAX = (_aten.softmax.int, _aten._softmax.default)
-_FULL = {_aten.full: 1, _aten.full_like: 1, _aten.new_full: 2}
-"""Where operators have the number of which they make a tensor."""
 MAY_BE_INFINITE = (
     *(_aten.reciprocal, _aten.div, _aten.log, _aten.log2, _aten.log10, _aten.log1p, _aten.pow, _aten.rsqrt),
     *(_aten.exp, _aten.exp2, _aten.expm1),
@@ -94,7 +91,7 @@ def _only_number_of(value: Any, values: Mapping[Node, Callable[[], Any]]) -> flo
     if packet is _aten.mul:
         factors = [_only_number_of(each, values) for each in value.args]
         return None if None in factors else math.prod(factors)  # type: ignore[arg-type]
-    if value not in values and (position := _FULL.get(packet)) is not None:
+    if value not in values and (position := FULL.get(packet)) is not None:
         return only_number(value.args[position], values)
     return only_number(value, values) if value.meta["val"].is_floating_point() else None
 
@@ -114,7 +111,7 @@ def bound_masks(program: ExportedProgram) -> None:
     the weights that they have without it.
     """
     values = constants(program)
-    is_changed = scale_before_masks(program, [node for node in program.graph.nodes if node.target in _SOFTMAX], values)
+    is_changed = scale_before_masks(program, [node for node in program.graph.nodes if node.target in SOFTMAX], values)
     values = constants(program) if is_changed else values
     for node in _only_seen_by_softmax(program.graph, values.keys()):
         if node in values:
@@ -140,7 +137,7 @@ def bound_masks(program: ExportedProgram) -> None:
 def _only_seen_by_softmax(graph: torch.fx.Graph, constants: Collection[Node]) -> list[Node]:
     """Nodes whose values nothing but softmax reads, as they are or as part of others of these nodes."""
     reached: set[Node] = set()
-    waiting = [node.args[0] for node in graph.nodes if node.target in _SOFTMAX]
+    waiting = [node.args[0] for node in graph.nodes if node.target in SOFTMAX]
     while waiting:
         node = waiting.pop()
         packet = packet_of(node)
@@ -154,7 +151,7 @@ def _only_seen_by_softmax(graph: torch.fx.Graph, constants: Collection[Node]) ->
         waiting.extend(node.args[position] for position in positions if position < len(node.args))
     hidden: set[Node] = set()
     for node in reversed(graph.nodes):
-        if node in reached and all(user in hidden or user.target in _SOFTMAX for user in node.users):
+        if node in reached and all(user in hidden or user.target in SOFTMAX for user in node.users):
             hidden.add(node)
     return [node for node in graph.nodes if node in hidden]
 
@@ -330,7 +327,7 @@ def _read_by_softmax(value: torch.Tensor, source: Node) -> Iterator[tuple[torch.
         for read in [each for each in node.all_input_nodes if each in moving]:
             shape = read.meta["val"].shape
             here = moving[read][(None,) * (len(shape) - moving[read].ndim)]
-            if node.target in _SOFTMAX:
+            if node.target in SOFTMAX:
                 yield here, node.args[1]
                 continue
             if packet_of(node) in HANDING_ON:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from lowerdeck.graph.boolean_numbers import BooleanNumbers, boolean_numbers, only_number
-from lowerdeck.graph.masked_scores import HANDING_ON, MASKED, packet_of
+from lowerdeck.graph.masked_scores import CHOOSING, HANDING_ON, MASKED, packet_of
 from lowerdeck.graph.retracing import called
 
 if TYPE_CHECKING:
@@ -30,15 +30,6 @@ ALL_ALIKE = -1e8
 """Float32 has steps of 8 here, so that scores to which it is added have equal weights."""
 _STILL_MASKED = MASKED / 16
 """-1e4 that is scaled by the root of 256 features is one still; exp of it is zero."""
-_CHOOSING = {
-    _aten.masked_fill: (0, 2),
-    _aten.where: (1, 2),
-    _aten.full: (1,),
-    _aten.full_like: (1,),
-    _aten.new_full: (2,),
-    _aten.scalar_tensor: (0,),
-}
-"""Where operators have what their results consist of."""
 
 
 def least_factor(program: ExportedProgram, product: Node, values: Mapping[Node, Callable[[], Any]]) -> float:
@@ -114,8 +105,8 @@ class _Scaled:
     def _parts(self, node: Node, factor: float) -> list[tuple[Any, float]]:
         """The operands of `node` that it is the sum of, or chooses from, each with its factor."""
         packet, arguments = packet_of(node), node.args
-        if packet in _CHOOSING and len(arguments) > max(_CHOOSING[packet]):
-            return [(arguments[position], factor) for position in _CHOOSING[packet]]
+        if packet in CHOOSING and len(arguments) > max(CHOOSING[packet]):
+            return [(arguments[position], factor) for position in CHOOSING[packet]]
         if packet in HANDING_ON and node.meta["val"].is_floating_point():
             return [(arguments[0], factor)]
         if packet in (_aten.add, _aten.sub) and not node.kwargs and len(arguments) == 2:
@@ -142,8 +133,8 @@ class _Scaled:
             return called(node, _aten.mul.Tensor, self._numbers(node, found), min(number * scale, MASKED))
         parts = [self.made(*each) for each in self._parts(node, factor)]
         packet, arguments = packet_of(node), list[Any](node.args)
-        if packet in _CHOOSING:
-            for position, part in zip(_CHOOSING[packet], parts, strict=True):
+        if packet in CHOOSING:
+            for position, part in zip(CHOOSING[packet], parts, strict=True):
                 arguments[position] = part
             return called(node, node.target, *arguments, **node.kwargs)
         if packet in HANDING_ON:

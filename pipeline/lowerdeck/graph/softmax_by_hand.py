@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lowerdeck.graph.masked_scores import HANDING_ON, packet_of
+from lowerdeck.graph.masked_scores import packet_of
 from lowerdeck.graph.retracing import arguments_of, called
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ _RESHAPING = (*_SAME, _aten.unsqueeze, _aten.squeeze, _aten.view, _aten.reshape)
 """Operators that leave the order of elements as it is."""
 _MAXIMA = (_aten.amax.default, _aten.max.dim, _aten.max.default)
 _SUMS = (_aten.sum.dim_IntList, _aten.sum.default)
-_ASKING = (_aten.isnan, _aten.nan_to_num, _aten.isfinite, _aten.isinf, _aten.eq, _aten.ne)
 _VANISHING = 2**-24
 """What is no more than this changes no float32 that is 1 or more, as a sum is of which one exponential is 1."""
 
@@ -32,12 +31,11 @@ def name_softmax(program: ExportedProgram) -> None:
     """Let `e = exp(z - max(z)); e / sum(e)` in an ATen program call softmax; `rename_outputs` comes next.
 
     The quotient is the same for whatever is subtracted of all of a row. It stays where something else reads the
-    exponentials, and where the model looks for NaN, as rows have that a mask leaves nothing of: `bound_masks` would
-    give them equal weights.
+    exponentials.
     """
     is_changed = False
     for node in list(program.graph.nodes):
-        if (found := _scores_of(node)) is None or _looks_for_nan(node):
+        if (found := _scores_of(node)) is None:
             continue
         with program.graph.inserting_before(node):
             node.replace_all_uses_with(called(node, _aten.softmax.int, *found))
@@ -70,13 +68,6 @@ def _scores_of(quotient: Node) -> tuple[Node, int] | None:
     )
     is_softmax = rows >= dims and (total is divisor or is_least_one) and is_alike
     return (scores, min(dims)) if is_softmax and scores.meta["val"].is_floating_point() else None
-
-
-def _looks_for_nan(node: Node) -> bool:
-    """Whether something that reads `node`, or part of it, has another answer to NaN than to numbers."""
-    return any(
-        packet_of(user) in _ASKING or (packet_of(user) in HANDING_ON and _looks_for_nan(user)) for user in node.users
-    )
 
 
 def _same(node: Node, packets: tuple[Any, ...]) -> Node:
