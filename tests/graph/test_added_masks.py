@@ -28,6 +28,8 @@ POOLINGS: dict[str, Pooling] = {
     "smallest": lambda x, kept: (x + (~kept).float().unsqueeze(-1) * 1e9).amin(1),
     "chosen": lambda x, kept: (x + torch.where(kept, 0.0, -torch.inf)[:, None]).amax(1),
     "chosen numbers": lambda x, kept: (x + torch.where(~kept[:, None], -1e5, 0.0)).amax(1),
+    "of lower rank": lambda x, kept: (x + ((torch.ones(1, 8, 8) - kept.float()) * -1e9).transpose(1, 2)).amax(1),
+    "chosen by lower rank": lambda x, kept: (x + torch.where(kept, torch.zeros(1, 8, 8), INFINITE).mT).amax(1),
     "of a tensor": lambda x, kept: torch.where(kept[:, None], x, INFINITE).amax(1),
     "full": lambda x, kept: torch.where(kept[:, None], x, torch.full_like(x, -torch.inf)).amax(1),
     "first of a tensor": lambda x, kept: torch.where(~kept[:, None], -9e15 * torch.ones_like(x), x).amax(1),

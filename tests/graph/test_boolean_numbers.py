@@ -17,6 +17,8 @@ FOUND: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], int]] = {
     "moved": (lambda mask: mask.float().view(2, 2).transpose(0, 1)[:, None], 1),
     "opposite": (lambda mask: 1 - mask.float(), 1),
     "tensor": (lambda mask: torch.ones(4) - mask.float(), 1),
+    "of lower rank": (lambda mask: (torch.ones(3, 4) - mask.float()).transpose(0, 1), 1),
+    "part of the rows": (lambda mask: (torch.ones(3, 4) - mask.float()[None])[1:, None].flatten(), 1),
     "minus one": (lambda mask: mask.float() - 1, -1),
     "negated": (lambda mask: -(1 - mask.float()), -1),
     "product": (lambda mask: mask.float()[:, None] * -mask.float(), -1),

@@ -265,6 +265,35 @@ def test_masks_that_are_made_in_place_are_bounded(name: str) -> None:
         torch.testing.assert_close(program.module()(*given), Padded()(*given))
 
 
+MOVED: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "mT": lambda y, pad: y.masked_fill(pad[..., None], -torch.inf).mT,
+    "T": lambda y, pad: y[0].masked_fill(pad[..., None], -1e9).T,
+    "swapaxes": lambda y, pad: y + torch.zeros(8, 8).masked_fill(pad[..., None], -torch.inf).swapaxes(-1, -2),
+    "movedim": lambda y, pad: y.masked_fill(pad[..., None], -torch.inf).movedim(1, -1),
+    "narrow": lambda y, pad: y.masked_fill(pad, -torch.inf).narrow(1, 2, 3),
+    "tile": lambda y, pad: y + torch.where(pad, -torch.inf, 0.0)[None].tile(8, 1),
+    "broadcast_to": lambda y, pad: y + torch.where(pad, -torch.inf, 0.0).broadcast_to(8, 8),
+    "lower rank": lambda y, pad: y - ((torch.ones(3, 8, 8) - (~pad).float()) * 1e9).transpose(1, 2)[:1].mT,
+    "lower rank chosen": lambda y, pad: y + torch.where(pad, INFINITE[0, 7], torch.zeros(1, 8, 8))[0].T.mT,
+}
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_masks_are_bounded_however_they_move(name: str) -> None:
+    """Behind these operators the numbers stayed, or the export ended in an IndexError."""
+
+    class Padded(nn.Module):
+        def forward(self, x: torch.Tensor, length: torch.Tensor) -> torch.Tensor:
+            return MOVED[name](x @ x.mT, torch.arange(8) >= length).softmax(-1)
+
+    program = export(Padded(), [SHAPE, [1]], input_dtypes=["float32", "int64"])
+    assert any(MASKED in node.args for node in program.graph.nodes)
+    assert not any(argument in (-torch.inf, -1e9, 1e9) for node in program.graph.nodes for argument in node.args)
+    for length in (3, 8):
+        given = (samples()[0][0], torch.tensor([length]))
+        torch.testing.assert_close(program.module()(*given), Padded()(*given))
+
+
 def test_a_padding_of_sequences_that_vary_is_bounded() -> None:
     class Padded(nn.Module):
         def __init__(self) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-from lowerdeck.graph.masked_scores import HANDING_ON, packet_of
+from lowerdeck.graph.masked_scores import CONVERTING, HANDING_ON, packet_of
 from lowerdeck.graph.retracing import called
 
 if TYPE_CHECKING:
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
     from torch.fx import Node
 
 _aten = torch.ops.aten
-_CONVERTING = (_aten.to, _aten._to_copy, _aten.type_as)
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ def boolean_numbers(
     if node.name in program.graph_signature.user_inputs:
         return BooleanNumbers(lambda: called(node, _aten.gt.Scalar, node, 0.5), is_given=True)
     packet = packet_of(node)
-    if packet in _CONVERTING or (packet in HANDING_ON and len(node.all_input_nodes) == 1):
+    if packet in CONVERTING or (packet in HANDING_ON and len(node.all_input_nodes) == 1):
         source = boolean_numbers(program, node.args[0], values)
         return source and replace(source, booleans=moved(node, source.booleans))
     if packet is _aten.neg:
@@ -72,10 +73,26 @@ def boolean_numbers(
 
 def moved(node: Node, source: Callable[[], Node]) -> Callable[[], Node]:
     """What moves another tensor as `node`, one of HANDING_ON, moves its argument; the dtype stays."""
-    if packet_of(node) in _CONVERTING:
+    if packet_of(node) in CONVERTING:
         return source
     target = _aten.reshape.default if node.target == _aten.view.default else node.target
-    return lambda: called(node, target, source(), *node.args[1:], **node.kwargs)
+    given = expanded(node.args[0], source)
+    return lambda: called(node, target, given(), *node.args[1:], **node.kwargs)
+
+
+def expanded(node: Any, source: Callable[[], Node]) -> Callable[[], Node]:
+    """`source` in the shape of `node`, which it does not read where the shape is known: nothing but softmax may."""
+
+    def made() -> Node:
+        found, shape = source(), node.meta["val"].shape
+        given = found.meta["val"].shape
+        if len(given) == len(shape) and all(map(statically_known_true, map(operator.eq, given, shape))):
+            return found
+        if all(isinstance(size, int) for size in shape):
+            return called(node, _aten.expand.default, found, list(shape))
+        return called(node, _aten.expand_as.default, found, node)
+
+    return made
 
 
 def only_number(value: Any, known: Mapping[Node, Callable[[], Any]]) -> float | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lowerdeck.graph.boolean_numbers import moved, only_number
+from lowerdeck.graph.boolean_numbers import expanded, moved, only_number
 from lowerdeck.graph.masked_scores import HANDING_ON, SOFTMAX, packet_of
 from lowerdeck.graph.masks import constants, stored_constant
 from lowerdeck.graph.retracing import arguments_of, called
@@ -48,8 +48,8 @@ def answer_empty_rows(program: ExportedProgram) -> None:
                 places = _left_out(program, scores, known)
                 if places is None:
                     continue
-                nothing = partial(called, node, _aten.all.dim, _expanded(scores, places)(), dim, True)
-                _answer(question, path, _expanded(node, nothing))
+                nothing = partial(called, node, _aten.all.dim, expanded(scores, places)(), dim, True)
+                _answer(question, path, expanded(node, nothing))
 
 
 def _asking(node: Node, path: tuple[Node, ...] = ()) -> Iterator[tuple[Node, tuple[Node, ...]]]:
@@ -107,15 +107,7 @@ def _left_out(program: ExportedProgram, scores: Any, known: _Known) -> _Make | N
 
 
 def _any_of(scores: Node, parts: list[_Make | None]) -> _Make | None:
-    makes = [_expanded(scores, part) for part in parts if part is not None]
+    makes = [expanded(scores, part) for part in parts if part is not None]
     if len(makes) < 2:
         return next(iter(makes), None)
     return lambda: called(scores, _aten.logical_or.default, *(make() for make in makes))
-
-
-def _expanded(node: Node, source: _Make) -> _Make:
-    """`source` in the shape of `node`, which it does not read where the shape is known: nothing but softmax may."""
-    shape = node.meta["val"].shape
-    if all(isinstance(size, int) for size in shape):
-        return lambda: called(node, _aten.expand.default, source(), list(shape))
-    return lambda: called(node, _aten.expand_as.default, source(), node)

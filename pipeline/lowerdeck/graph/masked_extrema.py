@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch.fx.node import map_arg
 
-from lowerdeck.graph.masked_scores import FULL, HANDING_ON, MASKED, SOFTMAX, packet_of
+from lowerdeck.graph.masked_scores import CONVERTING, FULL, HANDING_ON, MASKED, SOFTMAX, packet_of
 from lowerdeck.graph.masks import MAY_BE_INFINITE, constants
 from lowerdeck.graph.retracing import arguments_of, called, replace_by
 
@@ -36,7 +36,6 @@ _VANISHING = (_aten.sigmoid, _aten.exp)
 """Operators that make 0 of what leaves out."""
 _POOLINGS = (_aten.max_pool1d.default, _aten.max_pool2d.default, _aten.max_pool3d.default)
 _PADDINGS = (_aten.pad.default, _aten.constant_pad_nd.default)
-_CONVERTING = (_aten.to, _aten._to_copy, _aten.type_as)
 _COMPARISONS = (
     *(_aten.isinf, _aten.isneginf, _aten.isposinf, _aten.isfinite, _aten.isnan, _aten.nan_to_num),
     *(_aten.eq, _aten.ne, _aten.lt, _aten.le, _aten.gt, _aten.ge),
@@ -396,7 +395,7 @@ def _left(node: Node, known: dict[Node, Node]) -> Node:
         return known[node]
     source: Any = node.args[0]
     some, packet = _left(source, known), packet_of(node)
-    is_moved = packet in HANDING_ON and packet not in _CONVERTING
+    is_moved = packet in HANDING_ON and packet not in CONVERTING
     is_reduced = packet in (*_LARGEST, *_SMALLEST)
     with node.graph.inserting_before(node.next):
         if (is_moved or is_reduced) and some.meta["val"].shape != source.meta["val"].shape:

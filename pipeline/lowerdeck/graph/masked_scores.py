@@ -17,11 +17,14 @@ MASKED = -1e4
 IS_MASKED = MASKED / 2
 """Scores that are less belong to what is masked."""
 SOFTMAX = (_aten.softmax.int, _aten._softmax.default)
+CONVERTING = (_aten.to, _aten._to_copy, _aten.type_as)
+"""Operators that change nothing but the data type."""
 HANDING_ON = (
     *(_aten.view, _aten.reshape, _aten._unsafe_view, _aten.flatten, _aten.unflatten, _aten.expand, _aten.repeat),
     *(_aten.unsqueeze, _aten.squeeze, _aten.transpose, _aten.permute, _aten.slice, _aten.select, _aten.clone),
-    *(_aten.contiguous, _aten.to, _aten._to_copy, _aten.alias, _aten.detach, _aten.detach_, _aten.dropout),
-    *(_aten.lift_fresh_copy, _aten.expand_as, _aten.view_as, _aten.type_as),
+    *(_aten.contiguous, _aten.alias, _aten.detach, _aten.detach_, _aten.dropout, _aten.lift_fresh_copy),
+    *(_aten.expand_as, _aten.view_as, _aten.broadcast_to, _aten.tile, _aten.narrow, *CONVERTING),
+    *(_aten.mT, _aten.t, _aten.numpy_T, _aten.adjoint, _aten.swapaxes, _aten.swapdims, _aten.movedim, _aten.moveaxis),
 )
 """Operators whose results are elements of their first argument."""
 FULL = {_aten.full: 1, _aten.full_like: 1, _aten.new_full: 2}

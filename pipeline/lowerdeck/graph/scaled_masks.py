@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lowerdeck.graph.boolean_numbers import BooleanNumbers, boolean_numbers, only_number
+from lowerdeck.graph.boolean_numbers import BooleanNumbers, boolean_numbers, expanded, only_number
 from lowerdeck.graph.masked_scores import CHOOSING, HANDING_ON, MASKED, packet_of
 from lowerdeck.graph.retracing import called
 
@@ -148,7 +148,7 @@ class _Scaled:
             return factor
         if found.is_given:
             return called(product, _aten.neg.default, factor)
-        return called(product, _aten.to.dtype, found.booleans(), product.meta["val"].dtype)
+        return called(product, _aten.to.dtype, expanded(factor, found.booleans)(), product.meta["val"].dtype)
 
     def _product(self, node: Any, factor: float) -> Any:
         if factor == 1:
