@@ -19,6 +19,8 @@ FOUND: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], int]] = {
     "tensor": (lambda mask: torch.ones(4) - mask.float(), 1),
     "of lower rank": (lambda mask: (torch.ones(3, 4) - mask.float()).transpose(0, 1), 1),
     "part of the rows": (lambda mask: (torch.ones(3, 4) - mask.float()[None])[1:, None].flatten(), 1),
+    "of ones": (lambda mask: torch.ones_like(mask, dtype=torch.int32) - mask.int(), 1),
+    "as another": (lambda mask: mask.float().expand_as(torch.ones(3, 4) * mask), 1),
     "minus one": (lambda mask: mask.float() - 1, -1),
     "negated": (lambda mask: -(1 - mask.float()), -1),
     "product": (lambda mask: mask.float()[:, None] * -mask.float(), -1),
@@ -54,7 +56,7 @@ def test_booleans_make_the_numbers_again(name: str) -> None:
     with program.graph.inserting_before(output):
         output.args = ((found.booleans(),),)
     mask = torch.tensor([True, False, False, True])
-    torch.testing.assert_close(run(program, mask) * sign, made(mask))
+    torch.testing.assert_close(run(program, mask) * sign, made(mask).float())
 
 
 def run(program: torch.export.ExportedProgram, mask: torch.Tensor) -> torch.Tensor:
@@ -82,3 +84,26 @@ def test_a_number_is_that_of_all_elements() -> None:
     numbers = [only_number(each, values) for node in program.graph.nodes for each in node.args if each in values]
     assert numbers == [2.0, None]
     assert only_number(3, values) == 3
+
+
+NUMBERS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], float | None]] = {
+    "zeros_like": (lambda x: torch.zeros_like(x) - 9.0, -9.0),
+    "ones_like": (lambda x: -(torch.ones_like(x) * 2**20), -(2.0**20)),
+    "rsub": (lambda x: 1 - x.new_zeros(3, 4), 1.0),
+    "weighted": (lambda x: torch.add(torch.ones_like(x), torch.full_like(x, 3.0), alpha=2), 7.0),
+    "divided": (lambda x: -torch.ones_like(x) / 0, -torch.inf),
+    "filled": (lambda x: torch.empty_like(x).fill_(-torch.inf), -torch.inf),
+    "moved": (lambda x: torch.full_like(x, 5.0)[:, None].mT, 5.0),
+    "of integers": (lambda x: torch.full_like(x, 2.5).int() + 1, 3.0),
+    "of float16": (lambda x: torch.full_like(x, -1e9).half(), -torch.inf),
+    "computed": (lambda x: torch.zeros_like(x) + x, None),
+    "written": (lambda x: torch.zeros_like(x).index_fill(0, torch.tensor([1]), 3.0) + 1, None),
+    "arange": (lambda x: torch.zeros_like(x) + torch.arange(4), None),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_tensors_of_one_number_are_known(name: str) -> None:
+    function, number = NUMBERS[name]
+    program = export(Numbers(function), [[4]])
+    assert only_number(program.graph.output_node().args[0][0], constants(program)) == number

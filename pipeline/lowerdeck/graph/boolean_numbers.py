@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-from lowerdeck.graph.masked_scores import CONVERTING, HANDING_ON, packet_of
+from lowerdeck.graph.masked_scores import CONVERTING, FULL, HANDING_ON, packet_of
 from lowerdeck.graph.retracing import called
 
 if TYPE_CHECKING:
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from torch.fx import Node
 
 _aten = torch.ops.aten
+
+_ONE_NUMBER = {_aten.zeros_like: 0.0, _aten.new_zeros: 0.0, _aten.ones_like: 1.0, _aten.new_ones: 1.0}
+_ARITHMETIC = (_aten.add, _aten.sub, _aten.rsub, _aten.mul, _aten.div, _aten.neg)
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ def boolean_numbers(
     if node.name in program.graph_signature.user_inputs:
         return BooleanNumbers(lambda: called(node, _aten.gt.Scalar, node, 0.5), is_given=True)
     packet = packet_of(node)
-    if packet in CONVERTING or (packet in HANDING_ON and len(node.all_input_nodes) == 1):
+    if packet in (*CONVERTING, _aten.expand_as) or (packet in HANDING_ON and len(node.all_input_nodes) == 1):
         source = boolean_numbers(program, node.args[0], values)
         return source and replace(source, booleans=moved(node, source.booleans))
     if packet is _aten.neg:
@@ -75,6 +78,8 @@ def moved(node: Node, source: Callable[[], Node]) -> Callable[[], Node]:
     """What moves another tensor as `node`, one of HANDING_ON, moves its argument; the dtype stays."""
     if packet_of(node) in CONVERTING:
         return source
+    if packet_of(node) is _aten.expand_as:
+        return expanded(node, source)
     target = _aten.reshape.default if node.target == _aten.view.default else node.target
     given = expanded(node.args[0], source)
     return lambda: called(node, target, given(), *node.args[1:], **node.kwargs)
@@ -96,11 +101,37 @@ def expanded(node: Any, source: Callable[[], Node]) -> Callable[[], Node]:
 
 
 def only_number(value: Any, known: Mapping[Node, Callable[[], Any]]) -> float | None:
-    """The number that all elements of an argument have; None where they are not known, or differ."""
+    """The number that all elements of an argument have; None where they are not known, or differ.
+
+    Args:
+        value: A number, or a node of an ATen program: a constant, or a tensor of one number in the shape of another.
+        known: The constants of the program.
+    """
     if not isinstance(value, torch.fx.Node):
         return float(value)
-    elements = known[value]().flatten() if value in known else torch.empty(0)
-    return float(elements[0]) if elements.numel() and bool((elements == elements[0]).all()) else None
+    if value in known:
+        elements = known[value]().flatten()
+        return float(elements[0]) if elements.numel() and bool((elements == elements[0]).all()) else None
+    packet = packet_of(value)
+    if packet in _ONE_NUMBER:
+        return _ONE_NUMBER[packet]
+    if packet in _ARITHMETIC:
+        return _computed_number(value, known)
+    is_handed_on = packet in HANDING_ON and isinstance(value.args[0], torch.fx.Node)
+    position = 0 if is_handed_on else FULL.get(packet)
+    number = None if position is None else only_number(value.args[position], known)
+    return None if number is None else torch.tensor(number, dtype=value.meta["val"].dtype).item()
+
+
+def _computed_number(node: Node, known: Mapping[Node, Callable[[], Any]]) -> float | None:
+    arguments: list[Any] = []
+    given: Any = node.args
+    for each in reversed(given):  # of a long sum, what is added to it says first that it is none
+        if (number := only_number(each, known)) is None:
+            return None
+        is_node = isinstance(each, torch.fx.Node)
+        arguments.insert(0, torch.tensor(number, dtype=each.meta["val"].dtype) if is_node else each)
+    return float(node.target(*arguments, **node.kwargs))  # type: ignore[operator]
 
 
 def _both(node: Node, one: BooleanNumbers, other: BooleanNumbers) -> BooleanNumbers:

@@ -27,7 +27,7 @@ HANDING_ON = (
     *(_aten.mT, _aten.t, _aten.numpy_T, _aten.adjoint, _aten.swapaxes, _aten.swapdims, _aten.movedim, _aten.moveaxis),
 )
 """Operators whose results are elements of their first argument."""
-FULL = {_aten.full: 1, _aten.full_like: 1, _aten.new_full: 2}
+FULL = {_aten.full: 1, _aten.full_like: 1, _aten.new_full: 2, _aten.fill: 1}
 """Where operators have the number of which they make a tensor."""
 CHOOSING = {
     _aten.masked_fill: (0, 2),
@@ -37,7 +37,10 @@ CHOOSING = {
 }
 """Where operators have what their results consist of."""
 OPERANDS = {_aten.add: (0, 1), **CHOOSING, _aten.mul: (1,)}
-"""Where an operator has the values that it hands on, or the number that stands for what is masked."""
+"""Where an operator has the values that it hands on, or the number that stands for what is masked.
+
+A product hands nothing on: what is left of a mask behind it depends on the other factor.
+"""
 _EXPONENTIAL = (_aten.softmax, _aten._softmax, _aten.exp)
 _OF_SCORES = (*HANDING_ON, *OPERANDS, _aten.sub, _aten.amax)
 """Operators between a mask and a softmax, or what backends decompose one into."""

@@ -6,7 +6,6 @@ the scores, and kernels that convert infinity to an integer do not agree on the 
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache, partial
@@ -17,8 +16,8 @@ from executorch.backends.transforms.utils import create_constant_placeholder
 from torch.export.graph_signature import InputKind
 from torch.fx.node import map_arg
 
-from lowerdeck.graph.boolean_numbers import boolean_numbers, only_number
-from lowerdeck.graph.masked_scores import FULL, HANDING_ON, MASKED, OPERANDS, SOFTMAX, packet_of
+from lowerdeck.graph.boolean_numbers import boolean_numbers, expanded, only_number
+from lowerdeck.graph.masked_scores import HANDING_ON, MASKED, OPERANDS, SOFTMAX, packet_of
 from lowerdeck.graph.retracing import called, replace_by
 from lowerdeck.graph.scaled_masks import ALL_ALIKE, NO_FACTOR, least_factor, scale_before_masks
 
@@ -44,8 +43,10 @@ def fill_assigned(program: ExportedProgram) -> None:
     for node in list(program.graph.nodes):
         if node.target in (_aten.where.self, _aten.masked_fill.Tensor):
             _name_number(node, values)
-        is_scattered = node.target in (_aten.scatter.src, _aten.scatter.value)
-        number = _only_number_of(node.args[0], values) if is_scattered else None
+        if node.target is _aten.mul.Tensor and node not in values:
+            _name_factor(node, values)
+        is_scattered = node.target in (_aten.scatter.src, _aten.scatter.value) and node.meta["val"].is_floating_point()
+        number = only_number(node.args[0], values) if is_scattered else None
         if number is not None and number <= MASKED:
             replace_by(node, partial(_filled_around, number=number))
     for node in program.graph.find_nodes(op="call_function", target=_aten.index_put.default):
@@ -70,9 +71,9 @@ def _name_number(node: Node, values: Mapping[Node, Callable[[], Any]]) -> None:
     if node.target is _aten.masked_fill.Tensor:
         positions = {(2, 0): _aten.masked_fill.Scalar}
     for (position, filled), target in positions.items():
-        number = _only_number_of(node.args[position], values)
+        number = only_number(node.args[position], values)
         made, given = (each.meta["val"] for each in (node, node.args[filled]))  # type: ignore[union-attr]
-        is_alike = (made.shape, made.dtype) == (given.shape, given.dtype)
+        is_alike = made.is_floating_point() and (made.shape, made.dtype) == (given.shape, given.dtype)
         if number is not None and abs(number) >= -MASKED and is_alike:
             arguments = [*node.args[:position], number, *node.args[position + 1 :]]
             with node.graph.inserting_before(node):
@@ -81,19 +82,17 @@ def _name_number(node: Node, values: Mapping[Node, Callable[[], Any]]) -> None:
             return
 
 
-def _only_number_of(value: Any, values: Mapping[Node, Callable[[], Any]]) -> float | None:
-    """The number that all elements of a floating-point tensor have."""
-    if not isinstance(value, torch.fx.Node):
-        return float(value)
-    packet = packet_of(value)
-    if packet is _aten.ones_like:
-        return 1.0
-    if packet is _aten.mul:
-        factors = [_only_number_of(each, values) for each in value.args]
-        return None if None in factors else math.prod(factors)  # type: ignore[arg-type]
-    if value not in values and (position := FULL.get(packet)) is not None:
-        return only_number(value.args[position], values)
-    return only_number(value, values) if value.meta["val"].is_floating_point() else None
+def _name_factor(product: Node, values: Mapping[Node, Callable[[], Any]]) -> None:
+    """Let `product` of a mask and a tensor of one number have this number itself, behind the mask."""
+    for factor, other in (product.args, product.args[::-1]):
+        if not isinstance(factor, torch.fx.Node) or not isinstance(other, torch.fx.Node):
+            return
+        number, made = only_number(other, values), product.meta["val"]
+        sources = [each for each in (factor, other) if each.meta["val"].shape == made.shape]
+        if number is not None and number <= MASKED and factor.meta["val"].dtype == made.dtype and sources:
+            with product.graph.inserting_before(product):
+                product.args = expanded(sources[0], lambda: factor)(), number  # noqa: B023
+            return
 
 
 def _filled_around(
@@ -148,7 +147,8 @@ def _only_seen_by_softmax(graph: torch.fx.Graph, constants: Collection[Node]) ->
         positions: Sequence[int] = (0,) if packet in HANDING_ON else OPERANDS.get(packet, ())
         if node in constants:
             continue
-        waiting.extend(node.args[position] for position in positions if position < len(node.args))
+        operands = [node.args[position] for position in positions if position < len(node.args)]
+        waiting.extend(each for each in operands if packet is not _aten.mul or each in constants)
     hidden: set[Node] = set()
     for node in reversed(graph.nodes):
         if node in reached and all(user in hidden or user.target in SOFTMAX for user in node.users):

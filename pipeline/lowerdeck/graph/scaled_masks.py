@@ -143,12 +143,13 @@ class _Scaled:
 
     def _numbers(self, product: Node, found: BooleanNumbers | None) -> Any:
         """What leaves out where it is 1; an input is left as it is, because it may have other numbers than 0 and 1."""
-        factor = product.args[0]
+        factor: Any = product.args[0]
         if found is None or (found.is_given and found.sign > 0):
-            return factor
+            return expanded(product, lambda: factor)()
         if found.is_given:
-            return called(product, _aten.neg.default, factor)
-        return called(product, _aten.to.dtype, expanded(factor, found.booleans)(), product.meta["val"].dtype)
+            return expanded(product, lambda: called(product, _aten.neg.default, factor))()
+        booleans = expanded(product, found.booleans)()
+        return called(product, _aten.to.dtype, booleans, product.meta["val"].dtype)
 
     def _product(self, node: Any, factor: float) -> Any:
         if factor == 1:
