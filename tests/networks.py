@@ -15,7 +15,8 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 from lowerdeck.artifacts.conversion import converter_folder
 from lowerdeck.artifacts.edge_programs import read_edge_program, write_edge_program
 from lowerdeck.contracts.backends import Backend
-from lowerdeck.contracts.quantization import QuantizationScheme
+from lowerdeck.contracts.quantization import ModuleRule, QuantizationScheme
+from lowerdeck.quantization.annotation import scheme_quantizer
 from lowerdeck.steps.calibrate import calibrate
 from lowerdeck.steps.convert import Converted, convert
 from lowerdeck.steps.export import export
@@ -118,13 +119,15 @@ def quantized_mixed(backend: Backend) -> torch.export.ExportedProgram:
     return quantize(export(network, [MIXED_SHAPE]), converting, state)[0]
 
 
-def lowered_network(network: nn.Module, shape: list[int], backend: Backend, folder: Path) -> Converted:
+def lowered_network(
+    network: nn.Module, shape: list[int], backend: Backend, folder: Path, *rules: ModuleRule
+) -> Converted:
     """`network` quantized for `backend` on two random samples, partitioned and converted, without files between."""
     folder.mkdir(parents=True, exist_ok=True)
-    scheme = QuantizationScheme(name="int8")
+    scheme = QuantizationScheme(name="int8", rules=rules)
     generator = torch.Generator().manual_seed(2)
     samples = [(torch.randn(shape, generator=generator),) for _ in range(2)]
-    observing, converting = backend.quantizer(scheme), backend.quantizer(scheme)
+    observing, converting = scheme_quantizer(backend, scheme), scheme_quantizer(backend, scheme)
     assert observing is not None
     assert converting is not None
     state = calibrate(export(network, [shape]), observing, samples, len(samples))

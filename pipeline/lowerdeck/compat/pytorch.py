@@ -74,3 +74,8 @@ FAKE_CONSTANT = Replacement(
     "symbols, because the program's own fake tensors come from torch.export: Arm's decomposition of `constant @ x` "
     "writes such sizes into the graph, and its quantizer refuses them.",
 )
+FORMAT_TARGET = Replacement(
+    target="torch.fx.graph:_format_target",
+    reason="Generated code reads a module or parameter as an attribute wherever str.isidentifier() is true of its "
+    "name, which it is of keywords: `self.blocks.in` is no Python.",
+)

@@ -24,6 +24,7 @@ from functools import partialmethod
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from lowerdeck.compat.attribute_paths import read_any_name
 from lowerdeck.compat.fake_layouts import Layout
 from lowerdeck.compat.fast_graph_passes import fast_graph_passes
 from lowerdeck.compat.pytorch import CANONICALIZE, SERIALIZER_TYPING, TENSOR_META
@@ -140,6 +141,7 @@ def _load(path: Path) -> ExportedProgram:
     """torch.export.load, with the type hints of each class computed only once, and values of nodes made directly."""
     import torch
 
+    read_any_name()
     known: dict[Any, dict[str, Any]] = {}
 
     def get_type_hints(cls: Any, **namespaces: Any) -> dict[str, Any]:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils import _pytree as pytree
 
+from lowerdeck.compat.attribute_paths import read_any_name
+
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
@@ -66,6 +68,7 @@ def traced(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...], dynamic_sha
     Raises:
         Exception: whatever torch.export, or the model's own code, raises.
     """
+    read_any_name()
     shapes = dynamic_shapes and _bound(model, dynamic_shapes)
     if isinstance(model, torch.jit.ScriptModule):  # has no hooks, and torch.export says that it takes none
         return torch.export.export(model, inputs, dynamic_shapes=shapes)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lowerdeck.compat.attribute_paths import read_any_name
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.formats.regular_files import endless_kind
 
@@ -72,6 +73,7 @@ def build(options: Options, weights: str | None) -> torch.nn.Module:
     from lowerdeck.graph.export_checks import in_training_mode
 
     assert weights is not None, "check refuses null"
+    read_any_name()
     try:
         unsafe = list(_unsafe_entries(Path(weights)))
         program = None if unsafe else torch.export.load(weights)
