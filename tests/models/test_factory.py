@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from lowerdeck.contracts.errors import ConfigurationError
+from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
+from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.execution.chosen.model import chosen_model
 from lowerdeck.models import factory
+from lowerdeck.quantization.quantize_model import quantize_model
+from lowerdeck.steps.export import export
 from tests.handmade_build import write_config
 
 RESNET8 = "lowerdeck.models.networks.resnet8:ResNet8"
@@ -212,6 +215,56 @@ def test_a_module_that_refuses_eval_is_explained(plugin: Plugin) -> None:
     )
     with pytest.raises(ConfigurationError, match=r"Net whose eval\(\) raised NotImplementedError: always trains"):
         factory.build(factory.Options(factory=f"{module}:Net"), None)
+
+
+FROZEN = """
+from torch import nn
+
+class Frozen(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.norm = nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3)
+
+    def train(self, mode=True):
+        super().train(mode)
+        self.norm.eval()
+
+    def forward(self, x):
+        return self.norm(self.layer(x))
+
+class Within(nn.Sequential):
+    def __init__(self):
+        super().__init__(Frozen())
+
+class Always(Frozen):
+    def eval(self):
+        pass
+
+class OnlyItself(Frozen):
+    def train(self, mode=True):
+        self.training = mode
+"""
+
+
+@pytest.mark.parametrize("name", ["Frozen", "Within"])
+def test_train_need_not_return_the_model(plugin: Plugin, name: str) -> None:
+    """It ended in an unforeseen AttributeError: 'NoneType' object has no attribute 'parameters'."""
+    model = factory.build(factory.Options(factory=f"{plugin(FROZEN)}:{name}"), None)
+    assert not any(module.training for module in model.modules())
+    program, x = export(model, [[1, 3, 8, 8]]), torch.randn(1, 3, 8, 8)
+    expected = model(x)
+    torch.testing.assert_close(program.module()(x), expected)
+    half, _ = quantize_model(model, program, QuantizationScheme(name="float16"))
+    torch.testing.assert_close(half.module()(x.half()).float(), expected, atol=0.01, rtol=0.01)
+
+
+def test_what_stays_in_training_mode_is_refused(plugin: Plugin) -> None:
+    module = plugin(FROZEN)
+    with pytest.raises(ConfigurationError, match=r"returned a Always whose eval\(\) leaves it in training mode\."):
+        factory.build(factory.Options(factory=f"{module}:Always"), None)
+    model = factory.build(factory.Options(factory=f"{module}:OnlyItself"), None)
+    with pytest.raises(LowerdeckError, match=r"computes as in training.*\n.*pass its mode on to all modules"):
+        export(model, [[1, 3, 8, 8]])
 
 
 @pytest.mark.parametrize("weights", [None, "data/checkpoints/resnet8_digits.safetensors"])

@@ -84,12 +84,19 @@ def build(options: Options, weights: str | None) -> torch.nn.Module:
     if weights is not None:
         checkpoints.load_into(model, weights)
     try:
-        return model.eval()
+        model.eval()
     except Exception as error:  # whatever a user's code raises
         raise ConfigurationError(
             f"{options.factory} returned a {type(model).__name__} whose eval() raised {type(error).__name__}: {error}. "
             "A program computes what the model does in eval mode: let eval() succeed, e.g. by calling super().train()"
         ) from error
+    if model.training:
+        raise ConfigurationError(
+            f"{options.factory} returned a {type(model).__name__} whose eval() leaves it in training mode. A program "
+            "computes what the model does in eval mode: remove its eval(), or let its train(mode) call "
+            "super().train(mode)"
+        )
+    return model
 
 
 def _check_initialized(options: Options, model: torch.nn.Module) -> None:

@@ -49,13 +49,14 @@ def quantize_model(
     assert program.example_inputs is not None
     inputs = program.example_inputs[0]
     if scheme.name == "float16":
-        model = model.half()
+        model.half()
         inputs = tuple(value.half() if value.is_floating_point() else value for value in inputs)
     else:
         model = _with_grouped_weights(model, scheme)
     try:
+        model.eval()  # as a statement: an eval() or train() of the user's may return nothing
         with torch.no_grad(), fast_graph_passes():
-            retraced = trace(model.eval(), inputs, dynamic_shapes_of(program), memory_format_of(program))
+            retraced = trace(model, inputs, dynamic_shapes_of(program), memory_format_of(program))
     except LowerdeckError:
         raise
     except Exception as error:  # the user's code, which tracing runs, may raise anything

@@ -57,10 +57,9 @@ def export(
     example_inputs = to_memory_format(zeros, memory_format or "contiguous")
     sample = _sample(shapes_to_trace, dtypes)
     try:
+        model.eval()
         with torch.no_grad(), fast_graph_passes():
-            program = trace(
-                model.eval(), example_inputs, dynamic_shapes, memory_format or "contiguous", sequences_as_images
-            )
+            program = trace(model, example_inputs, dynamic_shapes, memory_format or "contiguous", sequences_as_images)
         if foreign_dtypes(model, dtypes):
             _check_dtypes(program, sample)
         found = try_sizes(program, dynamic_dimensions) if dynamic_dimensions else None
