@@ -279,6 +279,29 @@ def test_a_lazy_model_has_to_be_called_in_the_factory(plugin: Plugin, weights: s
     assert factory.build(factory.Options(factory=f"{module}:called"), None)(torch.zeros(1, 3, 8, 8)).numel() == 144
 
 
+SPARSE = """
+import torch
+from torch import nn
+
+class Graph(nn.Module):
+    def __init__(self, convert):
+        super().__init__()
+        self.register_buffer("adjacency", getattr(torch.eye(4), convert)())
+
+    def forward(self, x):
+        return torch.sparse.mm(self.adjacency, x)
+"""
+
+
+@pytest.mark.parametrize("convert", ["to_sparse", "to_sparse_csr"])
+@pytest.mark.parametrize("weights", [None, "data/checkpoints/resnet8_digits.safetensors"])
+def test_a_sparse_buffer_is_named(plugin: Plugin, convert: str, weights: str | None) -> None:
+    """torch raised NotImplementedError: Cannot access storage of SparseTensorImpl."""
+    options = factory.Options(factory=f"{plugin(SPARSE)}:Graph", kwargs={"convert": convert})
+    with pytest.raises(ConfigurationError, match=r"a Graph with sparse .* buffers: adjacency\. .* by `\.to_dense\(\)`"):
+        factory.build(options, weights)
+
+
 def test_the_current_folder_stays_whatever_the_factory_does(
     plugin: Plugin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -267,6 +267,31 @@ def test_complex_numbers_are_refused_with_their_place(function: Callable[[torch.
         export(Calls(function), [[1, 4]])
 
 
+def test_sparse_tensors_are_refused_by_name() -> None:
+    """torch raised NotImplementedError: Cannot access storage of SparseTensorImpl, when it saved the program."""
+
+    class Graph(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.adjacency = torch.eye(4).to_sparse()
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return torch.sparse.mm(self.adjacency, x)
+
+    class Made(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return torch.sparse.mm(x.to_sparse(), x)
+
+    with pytest.raises(LowerdeckError, match=r"^adjacency is sparse.*\nRegister .* `\.to_dense\(\)`"):
+        export(Graph(), [[4, 4]])
+    graph = Graph()
+    graph.adjacency = torch.eye(4).to_sparse_csr()
+    with pytest.raises(LowerdeckError, match=r"\nPrograms have dense tensors only: call `\.to_dense\(\)`"):
+        export(graph, [[4, 4]])
+    with pytest.raises(LowerdeckError, match=r"to_sparse.*test_export\.py:\d+\) is sparse"):
+        export(Made(), [[4, 4]])
+
+
 def test_control_flow_that_depends_on_values_is_explained() -> None:
     with pytest.raises(LowerdeckError, match=r"(?s)depends on the values of tensors.*torch\.where or torch\.cond"):
         export(Calls(lambda x: x + 1 if x.sum() > 0 else x), [[1, 4]])

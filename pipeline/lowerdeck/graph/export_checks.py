@@ -70,6 +70,21 @@ def check_real(program: ExportedProgram) -> None:
             )
 
 
+def check_dense(program: ExportedProgram) -> None:
+    """Raise LowerdeckError where a tensor is sparse: files of programs cannot store one, and no kernel reads it."""
+    signature = program.graph_signature
+    stored = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+    stored |= signature.inputs_to_lifted_tensor_constants
+    for node in _nodes(program):
+        values = [value for value in tree_leaves(node.meta.get("val")) if isinstance(value, torch.Tensor)]
+        if any(value.layout is not torch.strided for value in values):
+            raise LowerdeckError(
+                f"{stored.get(node.name) or described_node(node)} is sparse, and programs have dense tensors only\n"
+                "Register what is constant in __init__ by `.to_dense()`, and compute with dense tensors in forward, "
+                "e.g. `adjacency @ x` instead of torch.sparse.mm(adjacency, x)"
+            )
+
+
 def check_parameters(program: ExportedProgram) -> None:
     """Raise LowerdeckError where a parameter that the program reads has numbers that are not finite.
 

@@ -20,6 +20,7 @@ from lowerdeck.graph.einsum import einsum_as_products
 from lowerdeck.graph.embedding_bags import reduce_embeddings
 from lowerdeck.graph.empty_rows import answer_empty_rows
 from lowerdeck.graph.export_checks import (
+    check_dense,
     check_norms,
     check_not_random,
     check_operators,
@@ -84,6 +85,7 @@ def trace(
     check_not_random(traced)
     check_norms(traced)
     check_real(traced)
+    check_dense(traced)
     check_parameters(traced)
     name_views(traced)
     drop_unread_writes(traced)

@@ -18,6 +18,14 @@ if TYPE_CHECKING:
 
 OWN_PACKAGE = __name__.rpartition(".")[0]
 _KEY = "model.options.factory"
+_LAZY = (
+    "whose {} have no shape yet, as lazy layers have none before their first call. Call the model once in the "
+    "factory, before it returns it: model.eval()(torch.zeros(SHAPE))"
+)
+_SPARSE = (
+    "with sparse parameters or buffers: {}. Programs have dense tensors only: register them in __init__ by "
+    "`.to_dense()`"
+)
 _EXAMPLE = "lowerdeck.models.networks.resnet8:ResNet8"
 
 
@@ -61,8 +69,8 @@ def build(options: Options, weights: str | None) -> torch.nn.Module:
         torch.nn.Module: in eval mode
 
     Raises:
-        ConfigurationError: the factory fails or returns something else, its module is lazy or refuses eval(), or the
-            checkpoint does not fit.
+        ConfigurationError: the factory fails or returns something else, its module is lazy, sparse or refuses eval(),
+            or the checkpoint does not fit.
     """
     import_paths.split_import_path(options.factory, _KEY, _EXAMPLE)
     create = import_paths.import_callable(options.factory, _KEY)
@@ -80,7 +88,7 @@ def build(options: Options, weights: str | None) -> torch.nn.Module:
             f"{options.factory} returned a {type(model).__name__}; it must return a torch.nn.Module. Name a class "
             "derived from it, or a function that returns an instance."
         )
-    _check_initialized(options, model)
+    _check_tensors(options, model)
     if weights is not None:
         checkpoints.load_into(model, weights)
     try:
@@ -99,17 +107,18 @@ def build(options: Options, weights: str | None) -> torch.nn.Module:
     return model
 
 
-def _check_initialized(options: Options, model: torch.nn.Module) -> None:
-    """Neither weights nor torch.export take layers such as LazyConv2d before their first call."""
+def _check_tensors(options: Options, model: torch.nn.Module) -> None:
+    """Neither weights nor torch.export take layers such as LazyConv2d before their first call, nor sparse tensors."""
+    import torch
     from torch.nn.parameter import is_lazy
 
     named = (*model.named_parameters(), *model.named_buffers())
-    if lazy := [name for name, value in named if is_lazy(value)]:
-        raise ConfigurationError(
-            f"{options.factory} returned a {type(model).__name__} whose {', '.join(lazy[:3])} have no shape yet, as "
-            "lazy layers have none before their first call. Call the model once in the factory, before it returns it: "
-            "model.eval()(torch.zeros(SHAPE))"
-        )
+    lazy = [name for name, value in named if is_lazy(value)]
+    sparse = [name for name, value in named if not is_lazy(value) and value.layout is not torch.strided]
+    for names, reason in ((lazy, _LAZY), (sparse, _SPARSE)):
+        if names:
+            found = reason.format(", ".join(names[:3]))
+            raise ConfigurationError(f"{options.factory} returned a {type(model).__name__} {found}")
 
 
 def _check_kwargs(options: Options, accepted: signatures.Parameters | None) -> None:

@@ -46,6 +46,10 @@ _ADVICE = {
         "forward selects them, e.g. `return self.model(x).out`, and name that module as model.options.factory"
     ),
     " is on meta": "Weights are on the device meta, without values. Let the factory build the model on the CPU",
+    "Sparse": (
+        "Programs have dense tensors only: call `.to_dense()` on sparse ones in __init__, and compute with dense "
+        "ones in forward"
+    ),
     "__obj_flatten__": (
         "The model has classes of TorchScript, as quantized modules have. Name the float model, which "
         "quantization.scheme quantizes"
