@@ -302,6 +302,20 @@ def test_a_sparse_buffer_is_named(plugin: Plugin, convert: str, weights: str | N
         factory.build(options, weights)
 
 
+def test_a_model_that_needs_a_gpu_says_where(plugin: Plugin) -> None:
+    """To use the 'spawn' start method was the advice, or to correct model.options.kwargs."""
+    module = plugin(
+        "import torch\nfrom torch import nn\n\ndef net(device):\n    return nn.Linear(4, 4).to(device)\n\n"
+        "def absent():\n    raise RuntimeError('Found no NVIDIA driver on your system.')\n"
+    )
+    with pytest.raises(ConfigurationError, match=r"NVIDIA.* \(at \S*nets\.py:8\)\. A model has to stay on the CPU"):
+        factory.build(factory.Options(factory=f"{module}:absent"), None)
+    with pytest.raises(
+        ConfigurationError, match=r"a Linear with .* on other devices than the CPU: weight \(meta\), bias"
+    ):
+        factory.build(factory.Options(factory=f"{module}:net", kwargs={"device": "meta"}), None)
+
+
 def test_the_current_folder_stays_whatever_the_factory_does(
     plugin: Plugin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

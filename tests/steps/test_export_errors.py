@@ -95,6 +95,27 @@ def test_samples_of_the_dataset_tell_what_the_model_takes(samples: list[torch.Te
         export(model, [[1, 4]], answers=answers(model, cast("Any", split)))
 
 
+def test_a_gpu_in_forward_is_named_with_its_line() -> None:
+    """A process was to be started by 'spawn', or the message was about values of tensors."""
+
+    class Forked(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if not torch.compiler.is_compiling():
+                raise RuntimeError(
+                    "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, "
+                    "you must use the 'spawn' start method"
+                )
+            return x + torch.ones(1, device="cuda")
+
+    model, split = Forked().eval(), [Sample(inputs=(torch.ones(1, 4),), label=None, digest="0")]
+    for given in (None, answers(model, cast("Any", split))):
+        with pytest.raises(
+            LowerdeckError, match=r"test_export_errors\.py:\d+\)\.?.* A model has to stay|\nA model has to stay"
+        ) as caught:
+            export(model, [[1, 4]], answers=given)
+        assert "spawn" not in str(caught.value)
+
+
 def test_an_unknown_reason_has_advice_that_is_true() -> None:
     class Unsqueezed(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

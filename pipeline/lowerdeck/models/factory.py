@@ -26,6 +26,10 @@ _SPARSE = (
     "with sparse parameters or buffers: {}. Programs have dense tensors only: register them in __init__ by "
     "`.to_dense()`"
 )
+_ELSEWHERE = (
+    "with parameters or buffers on other devices than the CPU: {}. Let the factory build the model on the CPU; on the "
+    "device meta, tensors have no values"
+)
 _EXAMPLE = "lowerdeck.models.networks.resnet8:ResNet8"
 
 
@@ -69,20 +73,22 @@ def build(options: Options, weights: str | None) -> torch.nn.Module:
         torch.nn.Module: in eval mode
 
     Raises:
-        ConfigurationError: the factory fails or returns something else, its module is lazy, sparse or refuses eval(),
-            or the checkpoint does not fit.
+        ConfigurationError: the factory fails or returns something else, its module is lazy, sparse, not on the CPU or
+            refuses eval(), or the checkpoint does not fit.
     """
     import_paths.split_import_path(options.factory, _KEY, _EXAMPLE)
     create = import_paths.import_callable(options.factory, _KEY)
     import torch
 
+    from lowerdeck.graph.gpu_errors import described_gpu_error
+
     try:
         model = create(**options.kwargs)
     except Exception as error:  # whatever a user's code raises
-        raise ConfigurationError(
-            f"{options.factory} called with {options.kwargs} raised {type(error).__name__}: {error}. Correct "
-            "model.options.kwargs, or the factory."
-        ) from error
+        raised = described_gpu_error(error) or (
+            f"{type(error).__name__}: {error}. Correct model.options.kwargs, or the factory."
+        )
+        raise ConfigurationError(f"{options.factory} called with {options.kwargs} raised {raised}") from error
     if not isinstance(model, torch.nn.Module):
         raise ConfigurationError(
             f"{options.factory} returned a {type(model).__name__}; it must return a torch.nn.Module. Name a class "
@@ -108,14 +114,15 @@ def build(options: Options, weights: str | None) -> torch.nn.Module:
 
 
 def _check_tensors(options: Options, model: torch.nn.Module) -> None:
-    """Neither weights nor torch.export take layers such as LazyConv2d before their first call, nor sparse tensors."""
+    """Neither weights nor torch.export take lazy layers before their first call, sparse tensors, or other devices."""
     import torch
     from torch.nn.parameter import is_lazy
 
     named = (*model.named_parameters(), *model.named_buffers())
     lazy = [name for name, value in named if is_lazy(value)]
     sparse = [name for name, value in named if not is_lazy(value) and value.layout is not torch.strided]
-    for names, reason in ((lazy, _LAZY), (sparse, _SPARSE)):
+    elsewhere = [f"{name} ({value.device})" for name, value in named if value.device.type != "cpu"]
+    for names, reason in ((lazy, _LAZY), (sparse, _SPARSE), (elsewhere, _ELSEWHERE)):
         if names:
             found = reason.format(", ".join(names[:3]))
             raise ConfigurationError(f"{options.factory} returned a {type(model).__name__} {found}")

@@ -11,6 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from lowerdeck.contracts.backends import DynamicDimension
 from lowerdeck.contracts.errors import is_full_memory
+from lowerdeck.graph import gpu_errors
 from lowerdeck.graph.model_copies import copied
 from lowerdeck.graph.source_lines import first_line, raised_at
 
@@ -119,12 +120,15 @@ def _advice(
     text: str,
     raised: str | None,
 ) -> str:
-    known = next((advice for sign, advice in _ADVICE.items() if sign in text), None)
+    known = gpu_errors.ADVICE if gpu_errors.is_about_gpu(text) else None
+    known = next((advice for sign, advice in _ADVICE.items() if sign in text), known)
     mixed = foreign_dtypes(model, [value.dtype for value in sample])
     if mixed and known is None and _OF_DTYPES.search(text):
         return _dtype_advice(mixed, _weight_dtypes(model))
     if raised is not None:
-        return f"Without export, the model raises {raised}. Correct it, or model.input_shapes"
+        is_of_gpu = gpu_errors.is_about_gpu(raised.rpartition(" (at ")[0] or raised)
+        advice = gpu_errors.ADVICE if is_of_gpu else "Correct it, or model.input_shapes"
+        return f"Without export, the model raises {gpu_errors.without_advice(raised)}. {advice}"
     scripted = [name or "itself" for name, each in model.named_modules() if isinstance(each, torch.jit.ScriptModule)]
     if scripted and _SCRIPTED.search(text):
         return (
