@@ -37,6 +37,12 @@ class Calls(nn.Module):
         (lambda x: (x * 2, None), "None"),
         (lambda x: 3, "the number 3"),
         (lambda x: (x * 2, 0.5), "the number 0.5"),
+        (lambda x: (x * 2, "name", True), "the text 'name', True"),
+        (
+            lambda x: x.tolist(),
+            r"a number that it computes of tensors \(by tolist\(\) or item\(\): return the tensor\)",
+        ),
+        (lambda x: (x, x.sum().item(), None), r"a number that it .* the tensor\), None"),
         (lambda x: (), "nothing"),
         (lambda x: {"out": x, "loss": None}, "None"),
     ],

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.export.graph_signature import OutputKind, TensorArgument
+from torch.export.graph_signature import ConstantArgument, OutputKind, TensorArgument
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils._pytree import tree_leaves
 
@@ -33,14 +33,11 @@ STATE_ADVICE = (
 def check_outputs(program: ExportedProgram, name: str) -> None:
     """Raise LowerdeckError unless the model `name` returns tensors, alone or in any containers, of known sizes."""
     specs = [spec for spec in program.graph_signature.output_specs if spec.kind is OutputKind.USER_OUTPUT]
-    wrong = [
-        "None" if getattr(output.arg, "value", None) is None else f"the number {output.arg.value}"
-        for output in specs
-        if not isinstance(output.arg, TensorArgument)
-    ]
+    wrong = [_returned(output.arg) for output in specs if not isinstance(output.arg, TensorArgument)]
     if wrong or not specs:
+        found = ", ".join(dict.fromkeys(wrong)) or "nothing"
         raise LowerdeckError(
-            f"{name} returns {', '.join(wrong) or 'nothing'}; a program returns tensors, alone or in tuples, lists, "
+            f"{name} returns {found}; a program returns tensors, alone or in tuples, lists, "
             "dicts and dataclasses. Wrap the model in a module whose forward selects them, e.g. "
             "`return self.model(x)['out']`, and name that module as model.options.factory"
         )
@@ -55,6 +52,15 @@ def check_outputs(program: ExportedProgram, name: str) -> None:
                 "module that returns a fixed number, e.g. the first k by torch.topk, and name that module as "
                 "model.options.factory"
             )
+
+
+def _returned(output: Any) -> str:
+    """What a model returns that is no tensor, from torch.export's argument for it."""
+    if not isinstance(output, ConstantArgument):
+        return "a number that it computes of tensors (by tolist() or item(): return the tensor)"
+    if output.value is None or isinstance(output.value, bool):
+        return str(output.value)
+    return f"the text {output.value!r}" if isinstance(output.value, str) else f"the number {output.value}"
 
 
 def check_real(program: ExportedProgram) -> None:
