@@ -11,7 +11,7 @@ import pytest
 
 from lowerdeck.artifacts.baseline import read_layers
 from lowerdeck.artifacts.evaluation_results import read_classes, read_confusion
-from lowerdeck.artifacts.files import replace_folder, write_bytes
+from lowerdeck.artifacts.files import read_json, replace_folder, write_bytes, write_json
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.sweeps.folder import Folder
 from lowerdeck.sweeps.snapshot import take
@@ -69,6 +69,36 @@ TABLES: dict[str, tuple[Callable[[Path], Any], str, str]] = {
     ),
     "layers.csv": (read_layers, "node,operator,module,lsb,num_samples,sqnr_db\n", "a,b,c,0.5,2,3"),
 }
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("[]", "it has a list in place of a dict"),
+        ("3", "it has a int in place of a dict"),
+        ('{"program": NaN}', "NaN is no JSON"),
+        ('{"a": {"program": -Infinity}}', "-Infinity is no JSON"),
+        ('{"versions": {}}', "there is no program"),
+        ('{"program"', "Expecting ':' delimiter"),
+    ],
+)
+def test_json_of_another_shape_is_damaged(tmp_path: Path, text: str, reason: str) -> None:
+    """`lowerdeck report` and `explain` ended in an unforeseen TypeError, AttributeError or KeyError."""
+    path = tmp_path / "manifest.json"
+    path.write_text(text)
+    with pytest.raises(
+        LowerdeckError, match=rf"manifest\.json is damaged \({reason}.*\); delete it, and `dvc repro` makes"
+    ):
+        read_json(path)["program"]
+
+
+def test_json_that_was_written_is_read(tmp_path: Path) -> None:
+    write_json(tmp_path / "stored.json", {"a": [1, None]})
+    assert read_json(tmp_path / "stored.json") == {"a": [1, None]}
+    write_json(tmp_path / "stored.json", [{"a": 0.5}])
+    assert read_json(tmp_path / "stored.json", list) == [{"a": 0.5}]
+    with pytest.raises(LowerdeckError, match="it has a list in place of a dict"):
+        read_json(tmp_path / "stored.json")
 
 
 @pytest.mark.parametrize("name", TABLES)

@@ -82,16 +82,41 @@ def write_json_rows(path: Path, rows: Sequence[Any]) -> None:
     write_text(path, f"[\n{lines}\n]\n" if rows else "[]\n")
 
 
-def read_json(path: Path) -> Any:
-    """The JSON at `path`.
+class _Stored(dict[str, Any]):
+    """The object in a file, which is damaged where it lacks a key that is asked for."""
+
+    path = Path()
+
+    def __missing__(self, key: str) -> Any:
+        raise _damaged(self.path, f"there is no {key}")
+
+
+def read_json(path: Path, kind: type[dict[str, Any] | list[Any]] = dict) -> Any:
+    """The JSON at `path`, of which `write_json` wrote a value of type `kind`.
 
     Raises:
-        LowerdeckError: the file is missing or damaged; names the stage that writes it.
+        LowerdeckError: the file is missing, damaged or has something else; names the stage that writes it. An object
+            raises it for each key that it lacks.
     """
     try:
-        return json.loads(require_file(path).read_text(encoding="utf-8"))
+        value = json.loads(require_file(path).read_text(encoding="utf-8"), parse_constant=_not_finite)
     except (ValueError, RecursionError) as error:
-        raise LowerdeckError(f"{path} is damaged ({error}); delete it, and `dvc repro` makes it again") from error
+        raise _damaged(path, error) from error
+    if not isinstance(value, kind):
+        raise _damaged(path, f"it has a {type(value).__name__} in place of a {kind.__name__}")
+    if kind is not dict:
+        return value
+    stored = _Stored(value)
+    stored.path = path
+    return stored
+
+
+def _not_finite(name: str) -> float:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _damaged(path: Path, reason: object) -> LowerdeckError:
+    return LowerdeckError(f"{path} is damaged ({reason}); delete it, and `dvc repro` makes it again")
 
 
 @contextmanager
@@ -147,7 +172,7 @@ def read_table(path: Path, parse: Callable[[dict[str, str]], _Row]) -> list[_Row
             return rows
     except (ValueError, TypeError, KeyError, csv.Error) as error:
         reason = f"there is no column {error}" if isinstance(error, KeyError) else error
-        raise LowerdeckError(f"{path} is damaged ({reason}); delete it, and `dvc repro` makes it again") from error
+        raise _damaged(path, reason) from error
 
 
 def require_file(path: Path) -> Path:

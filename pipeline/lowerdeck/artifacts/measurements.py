@@ -101,7 +101,8 @@ def read_all_metrics() -> dict[str, Any]:
         LowerdeckError: evaluate has not run.
     """
     metrics: dict[str, Any] = read_json(paths.METRICS)
-    return metrics | (read_json(paths.DEVICE_METRICS) if paths.DEVICE_METRICS.is_file() else {})
+    metrics.update(read_json(paths.DEVICE_METRICS) if paths.DEVICE_METRICS.is_file() else {})
+    return metrics
 
 
 def read_profile() -> Profile | None:

@@ -36,7 +36,7 @@ def read_quantization_report() -> list[QuantizedTensor]:
     """The tensors that `write_quantization_report` wrote; empty if nothing is quantized."""
     names = [field.name for field in dataclasses.fields(QuantizedTensor)]
     tensors = []
-    for entry in read_json(paths.QUANTIZATION_REPORT):
+    for entry in read_json(paths.QUANTIZATION_REPORT, list):
         values = {name: entry[name] for name in names}
         values["observed"] = read_observed(entry["observed"]) if entry["observed"] else None
         for name in ("scales", "zero_points"):

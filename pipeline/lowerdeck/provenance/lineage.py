@@ -85,7 +85,7 @@ def _dataset_link(config: Config) -> dict[str, Any]:
 
 def samples_used(path: Path) -> dict[str, Any]:
     """Number of the samples that a stage listed at `path`, and SHA-256 over their digests in order."""
-    digests = read_json(path)
+    digests = read_json(path, list)
     return {"num_samples": len(digests), "sha256": digest(digests)}
 
 
