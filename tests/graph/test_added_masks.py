@@ -17,6 +17,7 @@ from lowerdeck.quantization.fallback import quantizer_of
 from lowerdeck.steps.calibrate import calibrate
 from lowerdeck.steps.export import export
 from lowerdeck.steps.quantize import quantize
+from tests.marks import quick_first
 
 SHAPE = [1, 8, 16]
 Pooling: TypeAlias = Callable[[Tensor, Tensor], Tensor]
@@ -35,6 +36,22 @@ POOLINGS: dict[str, Pooling] = {
     "first of a tensor": lambda x, kept: torch.where(~kept[:, None], -9e15 * torch.ones_like(x), x).amax(1),
     "filled by a tensor": lambda x, kept: x.masked_fill(~kept[:, None], INFINITE).amax(1),
 }
+ORDERED: dict[str, Pooling] = {
+    "bonus": lambda x, kept: (x + kept.float()[:, None] * 1e4).argmax(1),
+    "bonus of features": lambda x, kept: (x - kept.float() * 1e4).argmin(2),
+    "penalty": lambda x, kept: (x + (~kept).float()[:, None] * -1e4).argmax(1),
+    "penalty of rows": lambda x, kept: (x + 1e5 * (~kept).float()[:, None]).argmin(2),
+    "of all": lambda x, kept: (x + 1e5 * (~kept).float()[:, None]).argmin(),
+    "second result": lambda x, kept: (x - (~kept).float()[:, None] * 1e5).max(2).indices,
+    "gathered": lambda x, kept: x.gather(1, (x + kept[:, None] * 1e5).argmax(1, keepdim=True)).flatten(1),
+    "both results": lambda x, kept: (z := (x + torch.where(kept, 1e4, 0.0)).max(-1)).values + z.indices,
+    "values": lambda x, kept: (x + kept[:, None] * 1e4).amax(1) - 1e4,
+    "largest and smallest": lambda x, kept: (z := x + torch.where(kept, 1e4, 0.0)[:, None]).argmax(1) + z.argmin(1),
+    "alike": lambda x, kept: (x + (~kept).float()[:, None] * -1e12).argmax(1),
+    "all of it": lambda x, kept: (x - torch.full((8,), 1e4)).amax(1) + 0 * kept,
+    "integers": lambda x, kept: ((9 * x).int() + (~kept).int()[:, None] * -100000).amax(1),
+}
+"""Of which the order among what is left out, or among what is preferred, is in the result."""
 
 
 class Pooled(nn.Module):
@@ -43,7 +60,8 @@ class Pooled(nn.Module):
     def __init__(self, pooling: Pooling) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.before, self.behind, self.pooling = nn.Linear(16, 8), nn.Linear(8, 4), pooling
+        self.before, self.pooling = nn.Linear(16, 8), pooling
+        self.behind: nn.Module = nn.Linear(8, 4)
 
     def forward(self, x: Tensor, kept: Tensor) -> Tensor:
         found: Tensor = self.behind(self.pooling(self.before(x), kept))
@@ -55,10 +73,13 @@ def samples() -> list[tuple[Tensor, Tensor]]:
     return [(torch.randn(SHAPE, generator=generator), torch.arange(8) >= first) for first in (0, 3, 5, 2, 7, 4, 6, 1)]
 
 
-@pytest.mark.parametrize("name", POOLINGS)
-def test_what_is_left_out_has_no_say_in_ranges(name: str) -> None:
+@pytest.mark.parametrize(
+    "target", ["neutron_imxrt700", *quick_first(["ethos_u55_128", "cortex_m55", "xnnpack_cpu"], quick=0)]
+)
+@pytest.mark.parametrize("name", [*POOLINGS, "gathered"])
+def test_what_is_left_out_has_no_say_in_ranges(name: str, target: str) -> None:
     """0 dB of SQNR, because the range reached from the values to the mask; with infinity it was refused."""
-    network, backend = Pooled(POOLINGS[name]).eval(), create("neutron_imxrt700")
+    network, backend = Pooled((POOLINGS | ORDERED)[name]).eval(), create(target)
     exported = [export(network, [SHAPE, [8]], input_dtypes=["float32", "bool"]) for _ in range(3)]
     wanted = torch.stack([network(*sample) for sample in samples()])
     torch.testing.assert_close(torch.stack([exported[0].module()(*sample) for sample in samples()]), wanted)
@@ -75,6 +96,17 @@ def test_what_is_left_out_has_no_say_in_ranges(name: str) -> None:
 def test_it_is_built(name: str, target: str) -> None:
     verdict, detail = lowered(Pooled(POOLINGS[name]).eval(), samples(), create(target))
     assert verdict == "right", detail
+
+
+@pytest.mark.parametrize("name", ORDERED)
+def test_the_order_of_what_the_number_is_added_to_stays(name: str) -> None:
+    """All of it became the bare number: of preferred elements, or of rows of nothing, the first one won."""
+    network = Pooled(ORDERED[name]).eval()
+    network.behind = nn.Identity()
+    program = export(network, [SHAPE, [8]], input_dtypes=["float32", "bool"])
+    (x, _), *_ = samples()
+    for kept in (*(sample[1] for sample in samples()), torch.zeros(8, dtype=torch.bool)):
+        assert torch.equal(program.module()(x, kept), network(x, kept))
 
 
 def test_a_small_number_that_is_added_is_a_number() -> None:

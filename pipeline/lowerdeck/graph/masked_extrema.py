@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     _Extremum = Callable[..., torch.Tensor]
 
 _aten = torch.ops.aten
-_LARGEST = (_aten.amax, _aten.max, _aten.argmax)
-_SMALLEST = (_aten.amin, _aten.min, _aten.argmin)
-_OF_TWO = (_aten.max.other, _aten.min.other)
+LARGEST = (_aten.amax, _aten.max, _aten.argmax)
+SMALLEST = (_aten.amin, _aten.min, _aten.argmin)
+OF_TWO = (_aten.max.other, _aten.min.other)
 """Of the same names, but no reduction."""
 _INDICES = (_aten.argmax, _aten.argmin)
 _VANISHING = (_aten.sigmoid, _aten.exp)
@@ -50,7 +50,7 @@ _JOINING = (_aten.cat, _aten.stack)
 _LARGER, _SMALLER = (_aten.maximum.default, _aten.max.other), (_aten.minimum.default, _aten.min.other)
 _COMBINING = (
     *(_aten.add, _aten.sub, _aten.mul, _aten.neg, _aten.where, _aten.masked_fill, _aten.maximum, _aten.minimum),
-    *(_aten.cat, *_LARGEST, *_SMALLEST),
+    *(_aten.cat, *LARGEST, *SMALLEST),
 )
 """Operators whose results are infinite where an operand is."""
 _GAP, _LEAST_GAP = 1 / 8, 1e-3
@@ -114,7 +114,7 @@ def _joined(node: Node, empty: Mapping[Any, tuple[Node, float]]) -> Node:
     operands: Any = node.args[0]
     numbers = {empty[each][1] for each in operands if each in empty}
     readers = {packet_of(user) for user in node.users}
-    if len(numbers) != 1 or not readers or not (readers <= {*_LARGEST} or readers <= {*_SMALLEST}):
+    if len(numbers) != 1 or not readers or not (readers <= {*LARGEST} or readers <= {*SMALLEST}):
         return node
     with node.graph.inserting_before(node):
         nothing = [
@@ -136,11 +136,11 @@ def _replacing(node: Node, number: Any) -> tuple[_Extremum, _Extremum] | None:
     Integers stay: they are not quantized, and have no room beyond them for certain.
     """
     readers = {packet_of(user) for user in node.users}
-    if not node.meta["val"].is_floating_point() or any(user.target in _OF_TWO for user in node.users):
+    if not node.meta["val"].is_floating_point() or any(user.target in OF_TWO for user in node.users):
         return None
-    if number <= MASKED and readers and readers.issubset(_LARGEST):
+    if number <= MASKED and readers and readers.issubset(LARGEST):
         return torch.amin, torch.amax
-    if number >= -MASKED and readers and readers.issubset(_SMALLEST):
+    if number >= -MASKED and readers and readers.issubset(SMALLEST):
         return torch.amax, torch.amin
     return None
 
@@ -258,7 +258,7 @@ def _comparisons(filled: Node) -> list[tuple[Node, Node]]:
         for user in node.users:
             packet = packet_of(user)
             is_value = user.target is operator.getitem and user.args[1] == 0
-            is_extremum = packet in extrema and user.target not in _OF_TWO
+            is_extremum = packet in extrema and user.target not in OF_TWO
             is_bounded = packet in _BOUNDED and len(user.all_input_nodes) == 1
             is_combined = user.target in (*_LARGER, *_SMALLER) or (packet in _JOINING and node is not filled)
             if packet in _COMPARISONS or is_bounded or is_combined or user.target in SOFTMAX:
@@ -396,7 +396,7 @@ def _left(node: Node, known: dict[Node, Node]) -> Node:
     source: Any = node.args[0]
     some, packet = _left(source, known), packet_of(node)
     is_moved = packet in HANDING_ON and packet not in CONVERTING
-    is_reduced = packet in (*_LARGEST, *_SMALLEST)
+    is_reduced = packet in (*LARGEST, *SMALLEST)
     with node.graph.inserting_before(node.next):
         if (is_moved or is_reduced) and some.meta["val"].shape != source.meta["val"].shape:
             some = called(node, _aten.expand_as.default, some, source)
