@@ -36,6 +36,12 @@ POOLINGS: dict[str, Pooling] = {
     "first of a tensor": lambda x, kept: torch.where(~kept[:, None], -9e15 * torch.ones_like(x), x).amax(1),
     "filled by a tensor": lambda x, kept: x.masked_fill(~kept[:, None], INFINITE).amax(1),
 }
+NEIGHBOURS = torch.eye(8) + torch.eye(8).roll(1, 0)
+STORED: dict[str, Pooling] = {
+    "of neighbours": lambda x, kept: (x[:, None] + ((1 - NEIGHBOURS) * -1e9)[..., None]).amax(2)[:, 3] + 0 * kept,
+    "causal": lambda x, kept: (x + torch.full((8, 8), -torch.inf).triu(1)).amax(-1) + 0 * kept,
+    "subtracted and stored": lambda x, kept: (x - torch.full((8, 8), 1e9).triu(1)).max(-1).values + 0 * kept,
+}
 ORDERED: dict[str, Pooling] = {
     "bonus": lambda x, kept: (x + kept.float()[:, None] * 1e4).argmax(1),
     "bonus of features": lambda x, kept: (x - kept.float() * 1e4).argmin(2),
@@ -76,10 +82,10 @@ def samples() -> list[tuple[Tensor, Tensor]]:
 @pytest.mark.parametrize(
     "target", ["neutron_imxrt700", *quick_first(["ethos_u55_128", "cortex_m55", "xnnpack_cpu"], quick=0)]
 )
-@pytest.mark.parametrize("name", [*POOLINGS, "gathered"])
+@pytest.mark.parametrize("name", [*POOLINGS, *STORED, "gathered"])
 def test_what_is_left_out_has_no_say_in_ranges(name: str, target: str) -> None:
     """0 dB of SQNR, because the range reached from the values to the mask; with infinity it was refused."""
-    network, backend = Pooled((POOLINGS | ORDERED)[name]).eval(), create(target)
+    network, backend = Pooled((POOLINGS | STORED | ORDERED)[name]).eval(), create(target)
     exported = [export(network, [SHAPE, [8]], input_dtypes=["float32", "bool"]) for _ in range(3)]
     wanted = torch.stack([network(*sample) for sample in samples()])
     torch.testing.assert_close(torch.stack([exported[0].module()(*sample) for sample in samples()]), wanted)

@@ -11,7 +11,7 @@ import torch
 from lowerdeck.graph.boolean_numbers import boolean_numbers, moved, only_number
 from lowerdeck.graph.masked_extrema import LARGEST, OF_TWO, SMALLEST
 from lowerdeck.graph.masked_scores import HANDING_ON, MASKED, packet_of
-from lowerdeck.graph.masks import constants
+from lowerdeck.graph.masks import constants, stored_constant
 from lowerdeck.graph.retracing import arguments_of, called
 from lowerdeck.graph.scaled_masks import ALL_ALIKE
 
@@ -115,6 +115,8 @@ def _of_rows_with_others(reader: Node, left_out: Node, ndim: int) -> Node:
 def _mask(program: ExportedProgram, node: Any, values: _Known) -> _Mask | None:
     """What a tensor is made of that is added to another one, if it is a mask."""
     packet = packet_of(node)
+    if node in values:
+        return _stored_mask(program, node, values[node]())
     if packet in HANDING_ON and len(node.all_input_nodes) == 1:
         found = _mask(program, node.args[0], values)
         return found and _Mask(moved(node, found.booleans), found.number)
@@ -134,3 +136,11 @@ def _mask(program: ExportedProgram, node: Any, values: _Known) -> _Mask | None:
             partial(called, node, _aten.logical_not.default, condition) if is_kept else lambda: condition, number
         )
     return None
+
+
+def _stored_mask(program: ExportedProgram, node: Node, value: torch.Tensor) -> _Mask | None:
+    """What a constant is made of that has no numbers but 0 and one that leaves out."""
+    zero, *others = sorted(value.unique().tolist(), key=abs) or [None]  # type: ignore[no-untyped-call]
+    if zero != 0 or len(others) != 1 or not value.is_floating_point() or not abs(number := others[0]) >= -MASKED:
+        return None
+    return _Mask(lambda: stored_constant(program, f"mask_{node.name}", value != 0), number)
