@@ -13,6 +13,8 @@ from benchmarks.in_turns import create
 from benchmarks.networks import lowered
 from lowerdeck.contracts.backends import DynamicDimension
 from lowerdeck.contracts.quantization import QuantizationScheme
+from lowerdeck.evaluation.quantization_error import sqnr_db
+from lowerdeck.quantization.fallback import quantizer_of
 from lowerdeck.steps.calibrate import calibrate
 from lowerdeck.steps.export import export
 from lowerdeck.steps.quantize import quantize
@@ -156,6 +158,55 @@ def test_a_softmax_of_maxima_leaves_out_where_nothing_is_left(number: float) -> 
     assert "inf" not in str(program.graph)
     for x, keep in samples(6):
         torch.testing.assert_close(program.module()(x, keep), network(x, keep))
+
+
+def _largest(y: torch.Tensor, keep: torch.Tensor, number: float = -1e9) -> torch.Tensor:
+    return y.masked_fill(~keep, number).amax(-1)
+
+
+COMPUTED: dict[str, _Function] = {
+    "temperature": lambda y, keep: (_largest(y, keep) / 0.5).softmax(1),
+    "of infinity": lambda y, keep: (2 * _largest(y, keep, -torch.inf)).softmax(1),
+    "difference": lambda y, keep: (_largest(y, keep) - y[..., 0]).softmax(1),
+    "sum": lambda y, keep: (y[..., 0] + (y + (~keep).float() * -1e9).max(-1)[0]).softmax(1),
+    "order": lambda y, keep: (_largest(y, keep, -1e4) + y[..., 0]).softmax(1),
+    "smallest": lambda y, keep: (1 - y.masked_fill(~keep, torch.inf).amin(-1)).softmax(1),
+    "of groups": lambda y, keep: (
+        y.view(1, 3, 2, 8).masked_fill(~keep.view(1, 3, 2, 1), -1e9).amax(2, keepdim=True) * 0.5
+    ).softmax(1),
+    "sum of exponentials": lambda y, keep: _largest(y, keep).logsumexp(1),
+    "sigmoid": lambda y, keep: (_largest(y, keep) / 0.5 - y[..., 0]).sigmoid(),
+    "negative": lambda y, keep: (1 - _largest(y, keep)).clamp(max=6.0),
+    "compared": lambda y, keep: (_largest(y, keep) * 2 + y[..., 0]) < -1e8,
+    "twice": lambda y, keep: (z := _largest(y, keep) / 0.5).softmax(1) * (z * keep[..., 0]),
+    "of nothing to compute": lambda y, keep: (_largest(y, keep) * y[..., 0]) * keep[..., 0],
+    "times zero": lambda y, keep: (_largest(y, keep) * 0).sigmoid(),
+}
+"""Of extrema of nothing, between them and what makes something else of these."""
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_what_is_computed_of_nothing_has_the_answer_of_the_number(name: str) -> None:
+    """Padding had a share of the weights as soon as scores were divided by a temperature, or anything was added."""
+    network = Pooled(COMPUTED[name]).eval()
+    program = export(network, SHAPES, input_dtypes=DTYPES)
+    assert "inf" not in str(program.graph)
+    for x, keep in [*samples(6), (samples(1)[0][0], torch.zeros(1, 6, dtype=torch.bool))]:
+        if keep.any() or name not in ("of infinity", "smallest"):  # NaN
+            torch.testing.assert_close(program.module()(x, keep), network(x, keep))
+
+
+@pytest.mark.parametrize("target", quick_first(["ethos_u55_128", "neutron_imxrt700", "cortex_m55", "xnnpack_cpu"]))
+@pytest.mark.parametrize("name", ["temperature", "difference", "order"])
+def test_what_is_computed_of_nothing_is_quantized(name: str, target: str) -> None:
+    network, drawn, backend = Pooled(COMPUTED[name]).eval(), samples(12), create(target)
+    observing, converting = (quantizer_of(backend, QuantizationScheme(name="int8")) for _ in range(2))
+    assert observing is not None
+    assert converting is not None
+    exported = [export(network, SHAPES, input_dtypes=DTYPES) for _ in range(2)]
+    program, _ = quantize(exported[0], converting, calibrate(exported[1], observing, drawn, len(drawn)))
+    wanted, found = (torch.cat([each(*sample) for sample in drawn]) for each in (network, program.module()))
+    assert sqnr_db(float(wanted.square().sum()), float((wanted - found).square().sum())) > 30
 
 
 def test_what_a_mask_of_fewer_dimensions_leaves_is_found_for_any_batch() -> None:

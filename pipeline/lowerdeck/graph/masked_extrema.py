@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch.fx.node import map_arg
 
+from lowerdeck.graph.boolean_numbers import only_number
 from lowerdeck.graph.masked_scores import CONVERTING, FULL, HANDING_ON, MASKED, SOFTMAX, packet_of
 from lowerdeck.graph.masks import MAY_BE_INFINITE, constants
 from lowerdeck.graph.retracing import arguments_of, called, replace_by
+from lowerdeck.graph.scaled_masks import ALL_ALIKE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -46,6 +48,11 @@ _BOUNDED = (
     *(_aten.hardtanh, _aten.hardsigmoid, _aten.elu, _aten.softplus, _aten.leaky_relu),
 )
 """Functions that make usual numbers of infinite ones, or of those on one side."""
+_WEIGHING = (*SOFTMAX, _aten.logsumexp.default)
+"""Functions in which what is left out has no weight."""
+_ARITHMETIC = (_aten.add, _aten.sub, _aten.rsub, _aten.mul, _aten.div, _aten.neg)
+_STILL_MASKED = MASKED / 16
+"""-1e4 that is scaled leaves out still: exp of it is zero."""
 _JOINING = (_aten.cat, _aten.stack)
 _LARGER, _SMALLER = (_aten.maximum.default, _aten.max.other), (_aten.minimum.default, _aten.min.other)
 _COMBINING = (
@@ -68,6 +75,27 @@ class _Filled(NamedTuple):
     number: int
 
 
+class _Reached(NamedTuple):
+    """What is computed of a number that is filled in.
+
+    Attributes:
+        source: The operand that has the number.
+        number: What it becomes, with usual numbers for what it is added to.
+        has_order: Whether results differ by what the number was added to.
+    """
+
+    source: Node
+    number: Any
+    has_order: bool = False
+
+
+class _Left(NamedTuple):
+    """What says where a mask left something, by what it left it of; and where that comes from."""
+
+    known: dict[Node, Node]
+    reached: Mapping[Node, _Reached]
+
+
 _FILLED: dict[Any, _Filled] = {
     _aten.masked_fill.Scalar: _Filled(values=0, mask=1, number=2),
     _aten.where.ScalarOther: _Filled(mask=0, values=1, number=2),
@@ -80,7 +108,7 @@ def fill_with_extrema(program: ExportedProgram) -> None:
 
     Where indices are read, by a number beyond: of equal values the first wins. Where a mask leaves nothing, the result
     is that number in place of an infinite one, but comparisons, functions with bounds, softmax, and the larger of this
-    and something else have the answer of the infinite one. `rename_outputs` comes next.
+    and something else have the answer of the infinite one, also behind sums and multiples. `rename_outputs` comes next.
     """
     empty: dict[Any, tuple[Node, float]] = {}
     for node in list(program.graph.nodes):
@@ -223,22 +251,24 @@ def _answer_comparisons(program: ExportedProgram, filled: Node, empty: dict[Any,
         empty: Gets what the larger or smaller of it and something else is taken of: what says where something is left,
             and the number.
     """
-    comparisons = _comparisons(filled)
+    values = constants(program, may_be_trained=True)
+    reached = {filled: _Reached(filled, _number(filled))}
+    comparisons = _comparisons(filled, reached, values)
     if not comparisons:
         return
     places = _FILLED[filled.target]
     with filled.graph.inserting_before(filled):
         mask: Any = filled.args[places.mask]
         is_left = places.values == places.mask + 1
-        left = {filled: mask if is_left else called(filled, _aten.logical_not.default, mask)}
-    number: Any = filled.args[places.number]
-    values = constants(program, may_be_trained=True)
+        some = mask if is_left else called(filled, _aten.logical_not.default, mask)
+    left = _Left({filled: some}, reached)
     for comparison, compared in comparisons:
+        number = reached[compared].number
         if comparison.target in (*_LARGER, *_SMALLER) or packet_of(comparison) in _JOINING:
             empty[compared] = _left(compared, left), number
             continue
-        if comparison.target in SOFTMAX:
-            _compare_number(comparison, compared, number, left)
+        if comparison.target in _WEIGHING:
+            _leave_out(comparison, compared, left)
             continue
         others = {each: _stands_for(each, values) for each in comparison.all_input_nodes if each is not compared}
         if None in others.values():
@@ -247,9 +277,17 @@ def _answer_comparisons(program: ExportedProgram, filled: Node, empty: dict[Any,
             _answer_by_mask(comparison, compared, {**others, compared: number}, left)
 
 
-def _comparisons(filled: Node) -> list[tuple[Node, Node]]:
-    """Those of extrema of `filled`, or of views and copies of them, each with what it compares; also what else
-    has an answer to an infinite number.
+def _comparisons(
+    filled: Node, reached: dict[Node, _Reached], values: Mapping[Node, Callable[[], Any]]
+) -> list[tuple[Node, Node]]:
+    """Those of extrema of `filled`, or of what is computed of these with usual numbers, each with what it compares.
+
+    Also what else has an answer to an infinite number.
+
+    Args:
+        filled: What fills the number in.
+        reached: Has `filled`; gets all between it and what is returned.
+        values: The constants of the program.
     """
     extrema = {packet_of(user) for user in filled.users}.difference(_INDICES)
     found, waiting = [], [filled]
@@ -261,11 +299,42 @@ def _comparisons(filled: Node) -> list[tuple[Node, Node]]:
             is_extremum = packet in extrema and user.target not in OF_TWO
             is_bounded = packet in _BOUNDED and len(user.all_input_nodes) == 1
             is_combined = user.target in (*_LARGER, *_SMALLER) or (packet in _JOINING and node is not filled)
-            if packet in _COMPARISONS or is_bounded or is_combined or user.target in SOFTMAX:
+            if packet in _COMPARISONS or is_bounded or is_combined or user.target in _WEIGHING:
                 found.append((user, node))
             elif node in user.args[:1] and (is_value or is_extremum or packet in HANDING_ON):
+                reached[user] = reached[node]._replace(source=node)
+                waiting.append(user)
+            elif user not in reached and (result := _computed_of(user, node, reached[node], values)):
+                reached[user] = result
                 waiting.append(user)
     return found
+
+
+def _computed_of(
+    node: Node, operand: Node, given: _Reached, values: Mapping[Node, Callable[[], Any]]
+) -> _Reached | None:
+    """What `node` makes of the number that `operand` has where nothing is left; None where that is not known.
+
+    Args:
+        node: Any call.
+        operand: One of what it reads.
+        given: What `operand` is.
+        values: The constants of the program.
+    """
+    packet, others = packet_of(node), [each for each in node.all_input_nodes if each is not operand]
+    if packet not in _ARITHMETIC or node.all_input_nodes.count(operand) != 1:
+        return None
+    if packet in (_aten.mul, _aten.div):
+        known = {each: only_number(each, values) for each in others}
+    else:
+        known = {each: _stands_for(each, values) for each in others}
+    if None in known.values():
+        return None
+    number = _answer(node, {**known, operand: given.number}, operand.meta["val"].dtype)
+    if math.isnan(number):
+        return None
+    is_moved = any(only_number(each, values) is None for each in others)
+    return _Reached(operand, number, given.has_order or (is_moved and abs(number) < -ALL_ALIKE))
 
 
 def _stands_for(node: Node, values: Mapping[Node, Callable[[], Any]]) -> float | None:
@@ -317,7 +386,24 @@ def _uniform(value: torch.Tensor) -> float | None:
     return numbers[0].item() if bool((numbers == numbers[0]).all()) else None
 
 
-def _compare_number(comparison: Node, compared: Node, number: Any, left: dict[Node, Node]) -> None:
+def _leave_out(weighing: Node, compared: Node, left: _Left) -> None:
+    """Let `weighing`, such as softmax, give `compared` no weight where nothing is left, as it does for the number."""
+    _, number, has_order = left.reached[compared]
+    if number > _STILL_MASKED:
+        return
+    if not has_order:
+        _compare_number(weighing, compared, min(number, MASKED), left)
+        return
+    some = _left(compared, left)
+    with weighing.graph.inserting_before(weighing):
+        nothing = called(weighing, _aten.logical_not.default, some)
+        numbers = called(weighing, _aten.to.dtype, nothing, compared.meta["val"].dtype)
+        mask = called(weighing, _aten.mul.Tensor, numbers, MASKED)
+        added = called(weighing, _aten.add.Tensor, compared, mask)
+    weighing.replace_input_with(compared, added)
+
+
+def _compare_number(comparison: Node, compared: Node, number: Any, left: _Left) -> None:
     """Let `comparison` read `number` in place of `compared` where nothing is left; see `_answer_by_mask`."""
     some = _left(compared, left)
     with comparison.graph.inserting_before(comparison):
@@ -325,22 +411,27 @@ def _compare_number(comparison: Node, compared: Node, number: Any, left: dict[No
     comparison.replace_input_with(compared, infinite)
 
 
-def _answer_by_mask(comparison: Node, compared: Node, numbers: Mapping[Node, Any], left: dict[Node, Node]) -> None:
+def _answer(node: Node, numbers: Mapping[Node, Any], dtype: torch.dtype) -> Any:
+    """What `node` returns for numbers in place of the tensors that it reads."""
+
+    def value(each: Node) -> Any:
+        usual = torch.tensor(numbers[each], dtype=dtype)
+        return usual if isinstance(each.meta["val"], torch.Tensor) else 0
+
+    arguments, options = map_arg((node.args, node.kwargs), value)
+    return node.target(*arguments, **options).item()  # type: ignore[operator]
+
+
+def _answer_by_mask(comparison: Node, compared: Node, numbers: Mapping[Node, Any], left: _Left) -> None:
     """Where nothing is left, give `comparison` the answer that it has for a number.
 
     Args:
         comparison: Of what is compared, by itself or with something else.
-        compared: An extremum, or a view or copy of one.
-        numbers: What is filled in, by what is compared; and numbers that stand for what it is compared with.
-        left: The nodes that say where the mask left something of others; gets that of what is compared.
+        compared: An extremum, or what is computed of one.
+        numbers: What stands for `compared` where nothing is left, and for what it is compared with.
+        left: What says where the mask left something of others; gets that of what is compared.
     """
-
-    def value(node: Node) -> Any:
-        usual = torch.tensor(numbers[node], dtype=compared.meta["val"].dtype)
-        return usual if isinstance(node.meta["val"], torch.Tensor) else 0
-
-    arguments, options = map_arg((comparison.args, comparison.kwargs), value)
-    answer = comparison.target(*arguments, **options).item()  # type: ignore[operator]
+    answer = _answer(comparison, numbers, compared.meta["val"].dtype)
     if not abs(answer) < -MASKED:
         return  # 8 bits have no room for it, or it is NaN
     some = _left(compared, left)
@@ -389,12 +480,12 @@ def _is_not(made: Node, user: Node) -> bool:
     return user is not made
 
 
-def _left(node: Node, known: dict[Node, Node]) -> Node:
+def _left(node: Node, left: _Left) -> Node:
     """What says where the mask left something of `node`: it moves as the values do."""
-    if node in known:
-        return known[node]
-    source: Any = node.args[0]
-    some, packet = _left(source, known), packet_of(node)
+    if node in left.known:
+        return left.known[node]
+    source = left.reached[node].source
+    some, packet = _left(source, left), packet_of(node)
     is_moved = packet in HANDING_ON and packet not in CONVERTING
     is_reduced = packet in (*LARGEST, *SMALLEST)
     with node.graph.inserting_before(node.next):
@@ -407,7 +498,7 @@ def _left(node: Node, known: dict[Node, Node]) -> Node:
             dim = options.get("dim")
             dims = [dim] if isinstance(dim, int) else dim or None
             some = called(node, _aten.any.dims, some, dims, options.get("keepdim", False))
-    known[node] = some
+    left.known[node] = some
     return some
 
 
