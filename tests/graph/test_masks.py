@@ -283,6 +283,7 @@ MOVED: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "movedim": lambda y, pad: y.masked_fill(pad[..., None], -torch.inf).movedim(1, -1),
     "narrow": lambda y, pad: y.masked_fill(pad, -torch.inf).narrow(1, 2, 3),
     "tile": lambda y, pad: y + torch.where(pad, -torch.inf, 0.0)[None].tile(8, 1),
+    "subtracted from": lambda y, pad: y.masked_fill(pad[..., None], -1e9).mT - y[..., :1],
     "broadcast_to": lambda y, pad: y + torch.where(pad, -torch.inf, 0.0).broadcast_to(8, 8),
     "lower rank": lambda y, pad: y - ((torch.ones(3, 8, 8) - (~pad).float()) * 1e9).transpose(1, 2)[:1].mT,
     "lower rank chosen": lambda y, pad: y + torch.where(pad, INFINITE[0, 7], torch.zeros(1, 8, 8))[0].T.mT,

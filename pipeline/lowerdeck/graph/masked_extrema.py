@@ -18,7 +18,7 @@ from lowerdeck.graph.boolean_numbers import only_number
 from lowerdeck.graph.masked_scores import CONVERTING, FULL, HANDING_ON, MASKED, SOFTMAX, packet_of
 from lowerdeck.graph.masks import MAY_BE_INFINITE, constants
 from lowerdeck.graph.retracing import arguments_of, called, replace_by
-from lowerdeck.graph.scaled_masks import ALL_ALIKE
+from lowerdeck.graph.scaled_masks import ALL_ALIKE, STILL_MASKED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -51,8 +51,6 @@ _BOUNDED = (
 _WEIGHING = (*SOFTMAX, _aten.logsumexp.default)
 """Functions in which what is left out has no weight."""
 _ARITHMETIC = (_aten.add, _aten.sub, _aten.rsub, _aten.mul, _aten.div, _aten.neg)
-_STILL_MASKED = MASKED / 16
-"""-1e4 that is scaled leaves out still: exp of it is zero."""
 _JOINING = (_aten.cat, _aten.stack)
 _LARGER, _SMALLER = (_aten.maximum.default, _aten.max.other), (_aten.minimum.default, _aten.min.other)
 _COMBINING = (
@@ -389,7 +387,7 @@ def _uniform(value: torch.Tensor) -> float | None:
 def _leave_out(weighing: Node, compared: Node, left: _Left) -> None:
     """Let `weighing`, such as softmax, give `compared` no weight where nothing is left, as it does for the number."""
     _, number, has_order = left.reached[compared]
-    if number > _STILL_MASKED:
+    if number > STILL_MASKED:
         return
     if not has_order:
         _compare_number(weighing, compared, min(number, MASKED), left)

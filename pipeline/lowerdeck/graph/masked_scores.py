@@ -36,13 +36,13 @@ CHOOSING = {
     **{packet: (position,) for packet, position in FULL.items()},
 }
 """Where operators have what their results consist of."""
-OPERANDS = {_aten.add: (0, 1), **CHOOSING, _aten.mul: (1,)}
+OPERANDS = {_aten.add: (0, 1), _aten.sub: (0,), **CHOOSING, _aten.mul: (1,)}
 """Where an operator has the values that it hands on, or the number that stands for what is masked.
 
 A product hands nothing on: what is left of a mask behind it depends on the other factor.
 """
 _EXPONENTIAL = (_aten.softmax, _aten._softmax, _aten.exp)
-_OF_SCORES = (*HANDING_ON, *OPERANDS, _aten.sub, _aten.amax)
+_OF_SCORES = (*HANDING_ON, *OPERANDS, _aten.amax)
 """Operators between a mask and a softmax, or what backends decompose one into."""
 
 

@@ -28,7 +28,7 @@ NO_FACTOR = -1e30
 """A product of anything with less is a mask, because factors other than 0 and 1 would be infinite."""
 ALL_ALIKE = -1e8
 """Float32 has steps of 8 here, so that scores to which it is added have equal weights."""
-_STILL_MASKED = MASKED / 16
+STILL_MASKED = MASKED / 16
 """-1e4 that is scaled by the root of 256 features is one still; exp of it is zero."""
 
 
@@ -82,7 +82,7 @@ class _Scaled:
     def _has_mask(self, node: Any, factor: float) -> bool:
         """Whether part of `node`, times `factor`, is a mask of which the number has to be scaled."""
         if not isinstance(node, torch.fx.Node):
-            return factor != 1 and abs(node) >= -MASKED and node * factor <= _STILL_MASKED
+            return factor != 1 and abs(node) >= -MASKED and node * factor <= STILL_MASKED
         if node in self._values:
             value = self._values[node]()
             is_number = isinstance(value, torch.Tensor) and value.is_floating_point()
@@ -99,7 +99,7 @@ class _Scaled:
         if found is None or (found.is_given and not _is_added(node)):
             return factor if number * factor <= NO_FACTOR else None
         scale = factor * found.sign
-        is_mask = abs(number) >= -(_GIVEN if found.is_given else MASKED) and number * scale <= _STILL_MASKED
+        is_mask = abs(number) >= -(_GIVEN if found.is_given else MASKED) and number * scale <= STILL_MASKED
         return scale if is_mask else None
 
     def _parts(self, node: Node, factor: float) -> list[tuple[Any, float]]:

@@ -79,7 +79,7 @@ def _is_masked(program: ExportedProgram, scores: Node) -> bool:
         numbers = [each for each in node.args if isinstance(each, (int, float))]
         if any(number <= MASKED for number in numbers) or (node in values and bool((values[node]() <= MASKED).any())):
             return True
-        if packet_of(node) in (*OPERANDS, *HANDING_ON, _aten.sub, _aten.div):
+        if packet_of(node) in (*OPERANDS, *HANDING_ON, _aten.div):
             waiting += node.all_input_nodes
     return False
 
