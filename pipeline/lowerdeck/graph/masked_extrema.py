@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import operator
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -17,7 +16,7 @@ from torch.fx.node import map_arg
 from lowerdeck.graph.boolean_numbers import only_number
 from lowerdeck.graph.masked_scores import CONVERTING, FULL, HANDING_ON, MASKED, SOFTMAX, packet_of
 from lowerdeck.graph.masks import MAY_BE_INFINITE, constants
-from lowerdeck.graph.retracing import arguments_of, called, replace_by
+from lowerdeck.graph.retracing import arguments_of, called, replace_by, replace_other_uses
 from lowerdeck.graph.scaled_masks import ALL_ALIKE, STILL_MASKED
 
 if TYPE_CHECKING:
@@ -152,7 +151,7 @@ def _joined(node: Node, empty: Mapping[Any, tuple[Node, float]]) -> Node:
         places = called(node, node.target, nothing, *node.args[1:], **node.kwargs)
     with node.graph.inserting_before(node.next):
         made = called(node, _aten.masked_fill.Scalar, node, places, numbers.pop())
-    node.replace_all_uses_with(made, delete_user_cb=partial(_is_not, made))
+    replace_other_uses(node, made)
     return made
 
 
@@ -189,7 +188,7 @@ def _fill_zeros_behind(node: Node) -> None:
         given[places.number], given[places.values] = 0.0, user
         with node.graph.inserting_before(user.next):
             made = called(user, node.target, *given)
-        user.replace_all_uses_with(made, delete_user_cb=made.__ne__)
+        replace_other_uses(user, made)
     values: Any = node.args[places.values]
     is_alike = (values.meta["val"].shape, values.meta["val"].dtype) == (node.meta["val"].shape, node.meta["val"].dtype)
     if is_alike and all(packet_of(user) is _aten.sigmoid for user in node.users):
@@ -441,7 +440,7 @@ def _answer_by_mask(comparison: Node, compared: Node, numbers: Mapping[Node, Any
             made = called(comparison, _aten.logical_and.default, comparison, some)
         else:
             made = called(comparison, _aten.masked_fill.Scalar, comparison, nothing, answer)
-    comparison.replace_all_uses_with(made, delete_user_cb=lambda user: user is not made)
+    replace_other_uses(comparison, made)
 
 
 def _choose_other(chosen: Node, empty: dict[Any, tuple[Node, float]], values: Mapping[Node, Callable[[], Any]]) -> None:
@@ -466,16 +465,12 @@ def _choose_other(chosen: Node, empty: dict[Any, tuple[Node, float]], values: Ma
             return
         with graph.inserting_before(result.next):
             made = called(chosen, _aten.where.self, some[each], result, other)
-        result.replace_all_uses_with(made, delete_user_cb=partial(_is_not, made))
+        replace_other_uses(result, made)
         result = made
     if len(some) == 2:
         with graph.inserting_before(chosen):
             either = called(chosen, _aten.logical_or.default, *some.values())
         empty[result] = either, empty[operands[0]][1]
-
-
-def _is_not(made: Node, user: Node) -> bool:
-    return user is not made
 
 
 def _left(node: Node, left: _Left) -> Node:

@@ -50,6 +50,11 @@ def replace_by(node: Node, function: Callable[..., torch.Tensor]) -> None:
     node.graph.erase_node(node)
 
 
+def replace_other_uses(node: Node, made: Node) -> None:
+    """Let all that read `node` read `made`, except for `made`, which may be computed from it."""
+    node.replace_all_uses_with(made, delete_user_cb=lambda user: user is not made)
+
+
 def called(node: Node, target: Any, *args: Any, **kwargs: Any) -> Node:
     """A new call at the graph's point of insertion, with the place of `node` in the model and values of its own."""
     made: Node = node.graph.call_function(target, args, kwargs)

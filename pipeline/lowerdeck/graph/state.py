@@ -18,6 +18,7 @@ from torch.export.graph_signature import InputKind
 from torch.utils._pytree import tree_leaves
 
 from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.graph.retracing import replace_other_uses
 from lowerdeck.graph.source_lines import first_line
 
 if TYPE_CHECKING:
@@ -199,7 +200,7 @@ def _copy(node: torch.fx.Node, last: torch.fx.Node) -> None:
     with node.graph.inserting_after(last):
         copy = node.graph.call_function(torch.ops.aten.clone.default, (node,))
     copy.meta = dict(node.meta)
-    node.replace_all_uses_with(copy, delete_user_cb=lambda user: user is not copy)
+    replace_other_uses(node, copy)
 
 
 def _functional(node: torch.fx.Node) -> Any:
