@@ -10,7 +10,7 @@ import torch
 
 from lowerdeck.graph.boolean_numbers import boolean_numbers, moved, only_number
 from lowerdeck.graph.masked_extrema import LARGEST, OF_TWO, SMALLEST
-from lowerdeck.graph.masked_scores import HANDING_ON, MASKED, packet_of
+from lowerdeck.graph.masked_scores import HANDING_ON, MASKED, packet_of, reads_one_tensor
 from lowerdeck.graph.masks import constants, stored_constant
 from lowerdeck.graph.retracing import arguments_of, called
 from lowerdeck.graph.scaled_masks import ALL_ALIKE
@@ -117,7 +117,7 @@ def _mask(program: ExportedProgram, node: Any, values: _Known) -> _Mask | None:
     packet = packet_of(node)
     if node in values:
         return _stored_mask(program, node, values[node]())
-    if packet in HANDING_ON and len(node.all_input_nodes) == 1:
+    if packet in HANDING_ON and reads_one_tensor(node):
         found = _mask(program, node.args[0], values)
         return found and _Mask(moved(node, found.booleans), found.number)
     if packet is _aten.mul:

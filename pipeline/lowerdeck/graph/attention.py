@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from lowerdeck.graph.boolean_numbers import boolean_numbers, moved, only_number
-from lowerdeck.graph.masked_scores import HANDING_ON, IS_MASKED, packet_of
+from lowerdeck.graph.masked_scores import HANDING_ON, IS_MASKED, packet_of, reads_one_tensor
 from lowerdeck.graph.masks import constants, stored_constant
 from lowerdeck.graph.retracing import called
 from lowerdeck.graph.scaled_masks import ALL_ALIKE, NO_FACTOR
@@ -116,7 +116,7 @@ def _is_finite(program: ExportedProgram, mask: Any, known: _Known) -> bool:
         found, number = boolean_numbers(program, mask.args[0], known), only_number(mask.args[1], known)
         if found and found.is_given and number is not None:
             return math.isfinite(number)
-    if packet in HANDING_ON and len(mask.all_input_nodes) == 1:
+    if packet in HANDING_ON and reads_one_tensor(mask):
         return _is_finite(program, mask.args[0], known)
     return _is_small(program, mask, known, -ALL_ALIKE)
 
@@ -151,9 +151,9 @@ def _left_out(program: ExportedProgram, mask: Any, known: _Known) -> _LeftOut | 
     packet = packet_of(mask)
     if found is None and packet in _LEAVING_OUT:
         return _LEAVING_OUT[packet](program, mask, known)
-    if found or packet not in HANDING_ON or len(mask.all_input_nodes) != 1:
+    if found or packet not in HANDING_ON or not reads_one_tensor(mask):
         return found
-    found = _left_out(program, mask.all_input_nodes[0], known)
+    found = _left_out(program, mask.args[0], known)
     return found and found.through(mask, moved)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-from lowerdeck.graph.masked_scores import CONVERTING, FULL, HANDING_ON, packet_of
+from lowerdeck.graph.masked_scores import CONVERTING, FULL, HANDING_ON, packet_of, reads_one_tensor
 from lowerdeck.graph.retracing import called
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def boolean_numbers(
     if node.name in program.graph_signature.user_inputs:
         return BooleanNumbers(lambda: called(node, _aten.gt.Scalar, node, 0.5), is_given=True)
     packet = packet_of(node)
-    if packet in (*CONVERTING, _aten.expand_as) or (packet in HANDING_ON and len(node.all_input_nodes) == 1):
+    if packet in (*CONVERTING, _aten.expand_as) or (packet in HANDING_ON and reads_one_tensor(node)):
         source = boolean_numbers(program, node.args[0], values)
         return source and replace(source, booleans=moved(node, source.booleans))
     if packet is _aten.neg:

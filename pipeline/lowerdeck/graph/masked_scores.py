@@ -82,6 +82,11 @@ def _stored(program: GraphModule | ExportedProgram) -> dict[Node, Any]:
     return {node: values[target] for node, target in zip(nodes, targets, strict=True) if target in values}
 
 
+def reads_one_tensor(node: Node) -> bool:
+    """Whether a call reads one node beside those of sizes, as views of a dynamic batch do."""
+    return sum(isinstance(each.meta.get("val"), torch.Tensor) for each in node.all_input_nodes) == 1
+
+
 def packet_of(node: Any) -> Any:
     """The operator that a node calls, without its overload; None for anything else."""
     target = node.target if isinstance(node, torch.fx.Node) else None

@@ -72,6 +72,35 @@ def scale_before_masks(
     return is_changed
 
 
+def scaled_parts(node: Node, factor: float, values: Mapping[Node, Callable[[], Any]]) -> list[tuple[Any, float]]:
+    """The operands of `node` that it is the sum of, or chooses from, or moves.
+
+    Args:
+        node: A call.
+        factor: By what `node` is multiplied.
+        values: The constants of the program.
+
+    Returns:
+        Each operand with its factor; none of operators that do something else.
+    """
+    packet, arguments = packet_of(node), node.args
+    if packet in CHOOSING and len(arguments) > max(CHOOSING[packet]):
+        return [(arguments[position], factor) for position in CHOOSING[packet]]
+    if packet in HANDING_ON and node.meta["val"].is_floating_point():
+        return [(arguments[0], factor)]
+    if packet in (_aten.add, _aten.sub) and not node.kwargs and len(arguments) == 2:
+        return [(arguments[0], factor), (arguments[1], factor if packet is _aten.add else -factor)]
+    if packet is _aten.neg:
+        return [(arguments[0], -factor)]
+    if node.target in (_aten.mul.Tensor, _aten.mul.Scalar, _aten.div.Tensor, _aten.div.Scalar):
+        is_first = packet is _aten.mul and only_number(arguments[0], values) is not None
+        scaled, scale = reversed(arguments) if is_first else arguments
+        number = only_number(scale, values)
+        if number and math.isfinite(number):
+            return [(scaled, factor * number if packet is _aten.mul else factor / number)]
+    return []
+
+
 class _Scaled:
     """Products of the tensors of a program with numbers that move to where these tensors come from."""
 
@@ -88,7 +117,7 @@ class _Scaled:
             is_number = isinstance(value, torch.Tensor) and value.is_floating_point()
             return factor != 1 and is_number and bool((value * factor <= MASKED).any())
         return self._masks_by(node, factor) not in (None, 1) or any(
-            self.has_mask(each, one) for each, one in self._parts(node, factor)
+            self.has_mask(each, one) for each, one in scaled_parts(node, factor, self._values)
         )
 
     def _masks_by(self, node: Node, factor: float) -> float | None:
@@ -102,23 +131,6 @@ class _Scaled:
         is_mask = abs(number) >= -(_GIVEN if found.is_given else MASKED) and number * scale <= STILL_MASKED
         return scale if is_mask else None
 
-    def _parts(self, node: Node, factor: float) -> list[tuple[Any, float]]:
-        """The operands of `node` that it is the sum of, or chooses from, each with its factor."""
-        packet, arguments = packet_of(node), node.args
-        if packet in CHOOSING and len(arguments) > max(CHOOSING[packet]):
-            return [(arguments[position], factor) for position in CHOOSING[packet]]
-        if packet in HANDING_ON and node.meta["val"].is_floating_point():
-            return [(arguments[0], factor)]
-        if packet in (_aten.add, _aten.sub) and not node.kwargs and len(arguments) == 2:
-            return [(arguments[0], factor), (arguments[1], factor if packet is _aten.add else -factor)]
-        if packet is _aten.neg:
-            return [(arguments[0], -factor)]
-        if node.target in (_aten.mul.Tensor, _aten.mul.Scalar, _aten.div.Tensor, _aten.div.Scalar):
-            number = only_number(arguments[1], self._values)
-            if number and math.isfinite(number):
-                return [(arguments[0], factor * number if packet is _aten.mul else factor / number)]
-        return []
-
     def _made(self, node: Any, factor: float) -> Any:
         """`node` times `factor`, with masks as they have to be."""
         if not self.has_mask(node, factor):
@@ -131,7 +143,7 @@ class _Scaled:
             number = only_number(node.args[1], self._values) or 0.0
             found = boolean_numbers(self._program, node.args[0], self._values)
             return called(node, _aten.mul.Tensor, self._numbers(node, found), min(number * scale, MASKED))
-        parts = [self.made(*each) for each in self._parts(node, factor)]
+        parts = [self.made(*each) for each in scaled_parts(node, factor, self._values)]
         packet, arguments = packet_of(node), list[Any](node.args)
         if packet in CHOOSING:
             for position, part in zip(CHOOSING[packet], parts, strict=True):
