@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -118,6 +119,39 @@ def test_other_outputs_and_a_model_that_runs_only_while_it_is_exported_are_said(
     out = capsys.readouterr().out
     assert "the model returns torch.float32 [1, 6, 6] and, while it is exported, torch.float32 [1, 4, 6, 6]" in out
     assert "was not compared with its program: it raised RuntimeError: the compiled kernel is missing" in out
+
+
+class Masked(nn.Module):
+    """float32 [1 x 4 x 8], bool [1 x 4] -> what is made of the weights of an attention and of their NaN."""
+
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor, padded: torch.Tensor) -> torch.Tensor:
+        weights = (x @ x.mT).masked_fill(padded[:, None], -torch.inf).softmax(-1)
+        return self.function(weights)
+
+
+HIDDEN: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "sorted": lambda weights: weights.topk(4)[0].nan_to_num(),
+    "filled": lambda weights: weights.masked_fill(torch.eye(4).bool(), 0.5).nan_to_num(),
+}
+ANSWERED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "weights": lambda weights: weights.nan_to_num(),
+    "NaN": lambda weights: weights @ weights,
+}
+
+
+@pytest.mark.parametrize("name", [*HIDDEN, *ANSWERED])
+def test_masks_that_leave_nothing_are_tried(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Samples may have none, so that a model that looks for NaN in another way than programs know was built so."""
+    given = torch.randn(1, 4, 8, generator=torch.Generator().manual_seed(1)), torch.tensor([[False, False, True, True]])
+    compare(Masked((HIDDEN | ANSWERED)[name]), *given)
+    out = capsys.readouterr().out
+    said = re.findall("export: warning: where padded has true everywhere, .* % off.*", out)
+    assert len(said) == (name in HIDDEN)
+    assert all("call torch.nan_to_num directly behind the softmax" in each for each in said)
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -51,6 +51,8 @@ class Answers:
     """The outputs of each call."""
     repeated: Sequence[tuple[_Call, _Call]] = ()
     """What the first call returns twice, after other calls than the first time."""
+    of_masks: Sequence[tuple[bool, _Call, _Call]] = ()
+    """The inputs of the first call with one truth value in all booleans, and what it returns where that is finite."""
     written: Sequence[str] = ()
     """Attributes that a call changes, where that is not the same."""
     failure: str | None = None
@@ -83,8 +85,8 @@ def answers(
     when torch.export traces it. Its buffers stay as they are.
 
     Args:
-        model: In eval mode; called four times, or six times where no two calls have the same shapes, and copies
-            of it up to four times.
+        model: In eval mode; called four times, or six times where no two calls have the same shapes, twice more where
+            it has inputs of booleans, and copies of it up to four times.
         split: Samples of it; none are compared where there are none, or where they have another number of inputs.
         input_dtypes: Dtype of every input by name; none where all are float32.
         dynamic_dimensions: Dimensions of varying size. With any, a forked process calls the model, because what a first
@@ -127,10 +129,22 @@ def _answered(model: torch.nn.Module, calls: list[_Call]) -> dict[str, Any]:
         if is_of_host(error):
             raise
         return {"calls": calls, "failure": f"{type(error).__name__}: {first_line(error)}{raised_at(error)}"}
-    is_same = all(_equal(*pair) for pair in repeated)
+    is_same, of_masks = all(_equal(*pair) for pair in repeated), _of_masks(model, calls[0])
     # Here, because tracing leaves tensors without values in attributes.
     written = () if is_same else written_attributes(model, calls[-1])  # which was not called last
-    return {"calls": calls, "returned": returned, "repeated": repeated, "written": written}
+    return {"calls": calls, "returned": returned, "repeated": repeated, "written": written, "of_masks": of_masks}
+
+
+def _of_masks(model: torch.nn.Module, call: _Call) -> list[tuple[bool, _Call, _Call]]:
+    """What `model` returns where booleans are all alike: as masks, they may leave nothing, which few samples do."""
+    found: list[tuple[bool, _Call, _Call]] = []
+    for truth in (False, True) if any(value.dtype == torch.bool for value in call) else ():
+        inputs = [torch.full_like(value, truth) if value.dtype == torch.bool else value for value in call]
+        with _failures_aside():  # a model may refuse such inputs
+            returned = _stream(model, [inputs])[0]
+            if all(bool(value.isfinite().all()) for value in returned):
+                found.append((truth, inputs, returned))
+    return found
 
 
 def _another(model: torch.nn.Module, call: _Call) -> _Call:
@@ -222,6 +236,39 @@ def check_answers(program: ExportedProgram, expected: Answers) -> None:
         return
     if _largest(expected.returned, actual, tolerance) > 1:
         _explain(program, expected, actual, tolerance)
+    _compare_masks(program, expected, tolerance)
+
+
+def _compare_masks(program: ExportedProgram, expected: Answers, tolerance: _Tolerance) -> None:
+    """Say where the program is off the model if inputs of booleans are all alike, which users may never have.
+
+    Args:
+        program: What `export` made of the model.
+        expected: The model's answers.
+        tolerance: How far outputs may be off without an explanation by rounding.
+    """
+    names = [
+        name
+        for name, value in zip(program.graph_signature.user_inputs, expected.calls[0], strict=True)
+        if value.dtype == torch.bool
+    ]
+    for truth, inputs, returned in expected.of_masks:
+        actual = _stream(with_own_state(program), [inputs])
+        if _shapes(returned) != _shapes(actual[0]) or _largest([returned], actual, tolerance) <= 1:
+            continue
+        explained = _explained(replace(expected, calls=[inputs], returned=[returned]), tolerance)
+        masked, *_ = _left_open(program, [inputs]).values()
+        for index, pair in enumerate(zip(returned, actual[0], strict=True)):
+            difference = _difference(*pair, tolerance)
+            if index in masked and difference > max(1.0, explained[index]):
+                share = 100 * difference * _share(pair[0], tolerance)
+                print(
+                    f"export: warning: where {' and '.join(map(str, names))} has {str(truth).lower()} everywhere, "
+                    f"{output_names(program)[index]} of the program is {share:.3g} % off the model's. A mask leaves "
+                    "rows of a softmax nothing there: programs give them equal weights. If you have such inputs, call "
+                    "torch.nan_to_num directly behind the softmax, or let the mask leave something in each row"
+                )
+                break
 
 
 def _explain(program: ExportedProgram, expected: Answers, actual: Sequence[_Call], tolerance: _Tolerance) -> None:
