@@ -31,6 +31,7 @@ from lowerdeck.graph.export_checks import (
 )
 from lowerdeck.graph.masked_extrema import fill_with_extrema
 from lowerdeck.graph.masks import bound_masks, fill_assigned
+from lowerdeck.graph.new_memory import fill_new_memory
 from lowerdeck.graph.paired_results import separate_pairs
 from lowerdeck.graph.recurrent_layers import RecurrentAsLinear
 from lowerdeck.graph.same_padding import pad_even_kernels
@@ -93,6 +94,7 @@ def trace(
     traced = outputs.with_plain_containers(traced)
     store_buffers(traced)
     average_slopes(traced)
+    fill_new_memory(traced)
     fill_diagonals(traced)
     write_new_tensors(traced)
     traced = without_hidden_writes(traced)
