@@ -61,9 +61,9 @@ class SchemeQuantizer(Quantizer):  # type: ignore[misc]  # torchao is untyped
     def transform_for_annotation(self, model: GraphModule) -> GraphModule:
         """Apply the backend's transformation, except to nodes that stay float."""
         check_patterns_match(model.graph, self._scheme.rules)
-        with _hidden(self._float_nodes(model.graph)):
+        with hidden(self._float_nodes(model.graph)):
             transformed: GraphModule = self._whole.transform_for_annotation(model)
-        _show(transformed.graph.nodes)  # the transformation may have copied annotations to new nodes
+        show(transformed.graph.nodes)  # the transformation may have copied annotations to new nodes
         return transformed
 
     def annotate(self, model: GraphModule) -> GraphModule:
@@ -73,11 +73,11 @@ class SchemeQuantizer(Quantizer):  # type: ignore[misc]  # torchao is untyped
         groups = self._groups(graph)
         for (scheme, granularity), nodes in groups.items():
             self._annotate_only(model, scheme, granularity, nodes)
-        with _hidden([*floats, *(node for nodes in groups.values() for node in nodes if not _annotated(node))]):
+        with hidden([*floats, *(node for nodes in groups.values() for node in nodes if not _annotated(node))]):
             self._whole.annotate(model)
         for (scheme, granularity), nodes in groups.items():  # nodes that share the quantization of a neighbour
             self._annotate_only(model, scheme, granularity, nodes)
-        _repair_float_neighbours(graph, floats)
+        repair_float_neighbours(graph, floats)
         self._choose_observers(graph)
         return model
 
@@ -108,7 +108,7 @@ class SchemeQuantizer(Quantizer):  # type: ignore[misc]  # torchao is untyped
             QuantizationScheme(name=scheme, weight_granularity=granularity, is_qat=self._scheme.is_qat),
         )
         assert quantizer is not None
-        with _hidden(others):
+        with hidden(others):
             quantizer.annotate(model)
 
     def _choose_observers(self, graph: Graph) -> None:
@@ -162,17 +162,19 @@ class _Hidden(QuantizationAnnotation):  # type: ignore[misc]
 
 
 @contextmanager
-def _hidden(nodes: Collection[Node]) -> Iterator[None]:
+def hidden(nodes: Collection[Node]) -> Iterator[None]:
+    """Let quantizers skip `nodes` while the context is open."""
     for node in nodes:
         if node.op != "get_attr":  # a weight belongs to the node that uses it
             node.meta[Q_ANNOTATION_KEY] = _Hidden(_annotated=True)
     try:
         yield
     finally:
-        _show(nodes)
+        show(nodes)
 
 
-def _show(nodes: Iterable[Node]) -> None:
+def show(nodes: Iterable[Node]) -> None:
+    """Let quantizers see `nodes` again, or copies of them."""
     for node in nodes:
         if isinstance(node.meta.get(Q_ANNOTATION_KEY), _Hidden):
             del node.meta[Q_ANNOTATION_KEY]
@@ -188,7 +190,7 @@ def _is_weight(source: Node, spec: Any) -> bool:
     return source.op == "get_attr" and isinstance(spec, QuantizationSpec) and spec.qscheme in symmetric
 
 
-def _repair_float_neighbours(graph: Graph, float_nodes: Collection[Node]) -> None:
+def repair_float_neighbours(graph: Graph, float_nodes: Collection[Node]) -> None:
     """Repair annotations where float and quantized nodes are adjacent.
 
     A quantized node must quantize its output even if a fused activation stays float, no node can share the

@@ -1,0 +1,110 @@
+"""Logarithms of a softmax behind a mask keep what the mask leaves, on every target."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from torch import nn
+
+from benchmarks.in_turns import create
+from benchmarks.networks import lowered
+from lowerdeck.contracts.quantization import QuantizationScheme
+from lowerdeck.evaluation.quantization_error import sqnr_db
+from lowerdeck.quantization.fallback import quantizer_of
+from lowerdeck.quantization.masked_logarithms import masked_logarithms
+from lowerdeck.steps.calibrate import calibrate
+from lowerdeck.steps.export import export
+from lowerdeck.steps.quantize import quantize
+from tests.marks import quick_first
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+SHAPES = [[1, 16], [1, 10]]
+KEPT = torch.tensor([1, 1, 0, 1, 1, 0, 1, 1, 1, 0.0])
+TARGETS = ["ethos_u55_128", "neutron_imxrt700", "xnnpack_cpu", "cortex_m55", "ethos_u85_256"]
+
+
+def _entropy(x: Tensor, allowed: Tensor) -> Tensor:
+    log = x.masked_fill(allowed <= 0, -1e8).log_softmax(-1)
+    return (log.exp() * log).sum(-1)
+
+
+def _categorical(x: Tensor, allowed: Tensor) -> Tensor:
+    """As torch.distributions does."""
+    scores = torch.where(allowed > 0, x, -1e8)
+    return (scores - scores.logsumexp(-1, keepdim=True)).amax(-1)
+
+
+MASKED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "filled": lambda x, _: x.masked_fill(KEPT == 0, -1e4).log_softmax(-1)[:, :2],
+    "added": lambda x, _: (x + (1 - KEPT) * -1e9).log_softmax(-1)[:, :2],
+    "added by an input": lambda x, allowed: (x + (1 - (allowed > 0).float()) * -1e9).log_softmax(-1).amax(-1),
+    "product with its exponential": _entropy,
+    "chosen by an input": lambda x, allowed: torch.where(allowed > 0, x, torch.tensor(-1e8)).log_softmax(-1).amax(-1),
+    "infinite": lambda x, _: x.masked_fill(KEPT == 0, -math.inf).log_softmax(-1)[:, :2],
+    "gathered": lambda x, _: x.masked_fill(KEPT == 0, -1e4).log_softmax(-1).gather(1, torch.tensor([[0, 1, 3]])),
+    "exponential": lambda x, _: x.masked_fill(KEPT == 0, -1e9).log_softmax(-1).exp(),
+    "of torch.distributions": _categorical,
+    "beside a softmax": lambda x, _: _beside_softmax(x.masked_fill(KEPT == 0, -1e9)),
+    "sum of exponentials": lambda x, allowed: x.masked_fill(allowed <= 0, -1e8).logsumexp(-1),
+}
+
+
+def _beside_softmax(scores: Tensor) -> Tensor:
+    return scores.softmax(-1) * scores.log_softmax(-1)
+
+
+class Policy(nn.Module):
+    """float32 [1 x 16], and [1 x 10] that are positive for actions that are allowed."""
+
+    def __init__(self, function: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(7)
+        self.first, self.last, self.function = nn.Linear(16, 16), nn.Linear(16, 10), function
+
+    def forward(self, x: Tensor, allowed: Tensor) -> Tensor:
+        return self.function(3 * self.last(self.first(x).relu()), allowed)
+
+
+def samples() -> list[tuple[Tensor, ...]]:
+    generator = torch.Generator().manual_seed(1)
+    return [tuple(torch.randn(shape, generator=generator) for shape in SHAPES) for _ in range(64)]
+
+
+@pytest.mark.parametrize("target", quick_first(TARGETS))
+@pytest.mark.parametrize("name", quick_first(list(MASKED), 5))
+def test_what_is_kept_has_its_logarithm(name: str, target: str) -> None:
+    """They were 0 dB and less: 8 bits reached to the number of the mask."""
+    network, backend = Policy(MASKED[name]).eval(), create(target)
+    observing, converting = (quantizer_of(backend, QuantizationScheme(name="int8")) for _ in range(2))
+    assert observing is not None
+    assert converting is not None
+    state = calibrate(export(network, SHAPES), observing, samples(), 64)
+    module = quantize(export(network, SHAPES), converting, state)[0].module(check_guards=False)
+    wanted, found = (torch.stack([each(*sample) for sample in samples()]) for each in (network, module))
+    wanted, found = wanted - wanted.mean(0), found - wanted.mean(0)
+    assert sqnr_db(float(wanted.square().sum()), float((wanted - found).square().sum())) > 18
+    verdict, detail = lowered(network, samples()[:8], backend)
+    assert verdict == "right", detail
+
+
+def _kept(function: Callable[[Tensor], Tensor]) -> list[str]:
+    network = Policy(lambda x, _: function(x)).eval()
+    module = export(network, SHAPES).module(check_guards=False)
+    assert isinstance(module, torch.fx.GraphModule)
+    return [node.name for node in masked_logarithms(module)]
+
+
+def test_nothing_else_stays_in_float() -> None:
+    assert _kept(lambda x: x.log_softmax(-1)) == []
+    assert _kept(lambda x: x.masked_fill(KEPT == 0, -1e9).softmax(-1)) == []
+    assert _kept(lambda x: x.masked_fill(KEPT == 0, -1e9).amax(-1) + x.log_softmax(-1).amax(-1)) == []
+    assert _kept(lambda x: x.masked_fill(KEPT == 0, -1e9).log_softmax(-1).exp() * 2) == [
+        *("masked_fill", "log_softmax", "exp")
+    ]
