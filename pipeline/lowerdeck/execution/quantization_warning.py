@@ -34,8 +34,17 @@ def compare_with_float(quantized: ExportedProgram, tensors: Sequence[QuantizedTe
         return None
     print(
         f"quantize: warning: the quantized program is far from the float one: {loss.sqnr_db:.1f} dB on "
-        f"{loss.num_samples} calibration samples (quantization.warn_below_sqnr_db: {least_sqnr_db:g}). It is lost at"
+        f"{loss.num_samples} calibration samples (quantization.warn_below_sqnr_db: {least_sqnr_db:g}). "
+        f"{where_lost(loss)}"
     )
-    for layer in loss.layers:
-        print(f"  {layer}")
     return loss
+
+
+def where_lost(loss: QuantizationLoss) -> str:
+    """The layers at which precision is lost, each in a line, or what may help where no layer shows it."""
+    if loss.layers:
+        return "\n  ".join(["It is lost at", *map(str, loss.layers)])
+    return (
+        "No tensor that both programs have is that far off. `lowerdeck sensitivity` finds what to keep in float "
+        "(quantization.keep_float); int16x8 or float32 (quantization.scheme) may help, too, if the target has them"
+    )
