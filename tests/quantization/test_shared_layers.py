@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from benchmarks.in_turns import create
 from benchmarks.networks import lowered
+from lowerdeck.compat.arm import IS_READ_BY_ONE_LAYER
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.quantization import pt2e
@@ -19,6 +20,7 @@ from lowerdeck.steps.calibrate import calibrate
 from lowerdeck.steps.export import export
 from lowerdeck.steps.partition import partition
 from lowerdeck.steps.quantize import quantize
+from tests.compat.replacements import without
 from tests.marks import quick_first
 
 TARGETS = ("neutron_imxrt700", "xnnpack_cpu", "ethos_u55_128", "cortex_m55")
@@ -222,3 +224,53 @@ def test_preparing_leaves_the_weights_of_the_program_as_they_are() -> None:
     before = program.module()(sample).clone()
     pt2e.prepare(program, create("ethos_u55_128").quantizer(QuantizationScheme(name="int8")))
     assert torch.equal(program.module()(sample), before)
+
+
+def _two_levels(tie: Callable[[nn.Module, nn.Module], None]) -> Callable[[], nn.Module]:
+    """Two convolutions that `tie` gives constants in common; a factor follows the first, as in FCOS's heads."""
+
+    def make() -> nn.Module:
+        first, second = nn.Conv2d(8, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+        tie(first, second)
+        return Calling(_of_two_levels, first, second).eval()
+
+    return make
+
+
+def _of_two_levels(x: Tensor, first: nn.Module, second: nn.Module) -> Tensor:
+    return torch.cat([torch.flatten(first(x) * 2 + torch.arange(8), 2), torch.flatten(second(x[:, :, ::2, ::2]), 2)], 2)
+
+
+def _called_twice() -> nn.Module:
+    return Calling(lambda x, layer: _of_two_levels(x, layer, layer), _convolution(bias=True)).eval()
+
+
+SHARING: dict[str, Callable[[], nn.Module]] = {
+    "a layer called twice": _called_twice,
+    "a weight": _two_levels(lambda first, second: setattr(second, "weight", first.weight)),
+    "a bias": _two_levels(lambda first, second: setattr(second, "bias", first.bias)),
+}
+
+
+@pytest.mark.parametrize("name", SHARING)
+def test_a_factor_behind_one_call_of_a_layer_is_not_one_of_the_others(name: str) -> None:
+    torch.manual_seed(0)
+    network, samples = SHARING[name](), [(torch.randn(IMAGE),) for _ in range(4)]
+    exported = [export(network, [list(IMAGE)]) for _ in range(2)]
+    observing, converting = (create("ethos_u55_128").quantizer(QuantizationScheme(name="int8")) for _ in range(2))
+    assert observing is not None
+    assert converting is not None
+    state = calibrate(exported[0], observing, samples, len(samples))
+    quantized = quantize(exported[1], converting, state)[0].module(check_guards=False)
+    for sample in samples:
+        expected = network(*sample)
+        assert (quantized(*sample) - expected).abs().max() < 0.03 * expected.abs().max()
+
+
+def test_arm_writes_it_into_the_weight_of_all() -> None:
+    """If this fails, the replacement is superfluous."""
+    quantizer = create("ethos_u55_128").quantizer(QuantizationScheme(name="int8"))
+    assert quantizer is not None
+    refused = pytest.raises(LowerdeckError, match="layers that are called several times")
+    with without(IS_READ_BY_ONE_LAYER), refused:
+        calibrate(export(_called_twice(), [list(IMAGE)]), quantizer, [(torch.randn(IMAGE),)], 1)

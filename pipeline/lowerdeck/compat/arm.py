@@ -59,6 +59,13 @@ CAST_INPUTS = Replacement(
     "adds, puts or scatters what is computed of them into a tensor of 64 bits.",
     is_addition=True,
 )
+IS_READ_BY_ONE_LAYER = Replacement(
+    target="executorch.backends.arm._passes.fold_scalar_mul_into_conv_pass:FoldScalarMulIntoConvPass."
+    "_can_mutate_get_attr",
+    reason="Asks only whether a node that reads a weight has one user, before a factor is written into the weight in "
+    "place. A layer that is called twice may have a node for each call: `conv(x) * 2 + torch.arange(8)` doubles what "
+    "`conv(y)` returns, too.",
+)
 FIXED_RANGE = Replacement(
     target="executorch.backends.arm.quantizer.quantization_annotator:_get_fixed_qparams_qspec",
     reason="Clips the image of a grid_sample and its result to -1 ... 1, the range of a graphics processor's textures: "

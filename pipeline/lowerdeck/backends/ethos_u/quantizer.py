@@ -15,7 +15,7 @@ from lowerdeck.backends.ethos_u.indices import cast_indices_of_scatters, cast_ou
 from lowerdeck.backends.ethos_u.logarithms import log_softmax_by_sum
 from lowerdeck.backends.ethos_u.negation import negate_by_product
 from lowerdeck.backends.ethos_u.pooling import average_at_once
-from lowerdeck.compat.arm import FIXED_RANGE, ROUNDED_DIVISION, TRANSPOSED_WEIGHT
+from lowerdeck.compat.arm import FIXED_RANGE, IS_READ_BY_ONE_LAYER, ROUNDED_DIVISION, TRANSPOSED_WEIGHT
 from lowerdeck.quantization.fixed_ranges import observe_what_is_shared
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ class YieldingQuantizer(EthosUQuantizer):  # type: ignore[misc]  # ExecuTorch is
             self._weights_of_transposed_layers(),
             _images_in_their_range(),
             _integers_divided_as_such(),
+            _factors_of_one_call(),
             values_of_one_type(),
         ):
             transformed: GraphModule = super().transform_for_annotation(model)
@@ -106,6 +107,25 @@ def _integers_divided_as_such() -> AbstractContextManager[None]:
         return decompose(division, op, args, kwargs, meta)
 
     return ROUNDED_DIVISION.active(divide)
+
+
+def _factors_of_one_call() -> AbstractContextManager[None]:
+    """Write a factor into a layer's weight and bias only where nothing else reads their memory."""
+    is_read_by_one = IS_READ_BY_ONE_LAYER.original()
+
+    def is_read_by_it_alone(folding: Any, constant: Node, layer: Node) -> bool:
+        if not is_read_by_one(folding, constant, layer):
+            return False
+        reading = constant.graph.find_nodes(op="get_attr")
+        read = [folding._get_constant_tensor(node) for node in reading if node is not constant]
+        memory = _memory_of(folding._get_constant_tensor(constant))
+        return all(tensor is None or _memory_of(tensor) != memory for tensor in read)
+
+    return IS_READ_BY_ONE_LAYER.active(is_read_by_it_alone)
+
+
+def _memory_of(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 @contextmanager
