@@ -82,6 +82,11 @@ FUSE_CONSECUTIVE_RESCALES = Replacement(
     reason="Leaves out that a sum saturates where the next one begins with its scale, as with int16x8, whose smallest "
     "scale most tensors have: a result beyond the range reaches the next operator as it is.",
 )
+WIDEN_FOR_SUMS = Replacement(
+    target="executorch.backends.arm._passes.rewrite_conv_pass:RewriteConvPass._insert_a16w8_output_branches",
+    reason="Leads the accumulator of a convolution past its 16 bits to a sum, which reads 32: what lies beyond the "
+    "range of the convolution's result reaches the sum unsaturated.",
+)
 ENSURE_UNIQUE_OUTPUTS = Replacement(
     target="executorch.backends.arm._passes.ensure_unique_output_nodes_pass:EnsureUniqueOutputNodesPass.call",
     reason="Copies results that are returned twice, but not inputs that are results, too: Vela refuses such graphs.",

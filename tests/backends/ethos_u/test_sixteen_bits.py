@@ -8,7 +8,9 @@ from torch.nn import functional as F
 
 from benchmarks.in_turns import create
 from benchmarks.networks import lowered
+from lowerdeck.compat.arm import WIDEN_FOR_SUMS
 from lowerdeck.contracts.quantization import QuantizationScheme
+from tests.compat.replacements import without
 
 
 class Sums(nn.Module):
@@ -21,6 +23,18 @@ class Sums(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.layer(x)
         return x + torch.relu(x)
+
+
+class SumsOfConvolutions(nn.Module):
+    """A sum of convolutions, and of a part of the image: float32 [1 x 3 x 8 x 8]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = (nn.Conv2d(3, 6, 3, padding=1) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.first(x) + self.second(x) + x[:, :1]
+        return made
 
 
 class Attention(nn.Module):
@@ -62,6 +76,21 @@ def test_a_sum_saturates_in_front_of_the_next() -> None:
     detail = detail_of(Sums(), (1, 4, 8))
     assert detail.startswith("4 of 4 operators delegated")
     assert "computes something else" not in detail
+
+
+def test_a_convolution_saturates_in_front_of_a_sum() -> None:
+    torch.manual_seed(3)
+    detail = detail_of(SumsOfConvolutions(), (1, 3, 8, 8))
+    assert detail.startswith("5 of 5 operators delegated")
+    assert "computes something else" not in detail
+
+
+def test_arm_leads_a_convolution_past_its_range() -> None:
+    """If this fails, the replacement is superfluous."""
+    torch.manual_seed(3)
+    with without(WIDEN_FOR_SUMS):
+        detail = detail_of(SumsOfConvolutions(), (1, 3, 8, 8))
+    assert "computes something else" in detail
 
 
 def test_a_partition_quantizes_what_another_one_reads() -> None:

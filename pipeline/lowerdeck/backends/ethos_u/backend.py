@@ -233,6 +233,7 @@ class EthosU(Backend[Device, Options, FlavorOptions]):
             arm.MOVE_BEFORE_CONCATENATION.active(complete_concatenations()),
             arm.ENSURE_UNIQUE_OUTPUTS.active(copy_what_is_handed_on()),
             arm.FUSE_CONSECUTIVE_RESCALES.active(lambda _, graph_module: PassResult(graph_module, modified=False)),
+            arm.WIDEN_FOR_SUMS.active(lambda *_: None),
             debug_info(self.options.debug_info, workdir / "debug"),
             # Debug information counts the graphs of all partitions, and has one folder.
             nullcontext() if self.options.debug_info else concurrent_compilation(compiled),
