@@ -12,7 +12,9 @@ from torch.nn import functional as F
 from benchmarks.in_turns import create
 from benchmarks.networks import lowered
 from lowerdeck.contracts.quantization import QuantizationScheme
+from lowerdeck.steps.calibrate import calibrate
 from lowerdeck.steps.export import export
+from lowerdeck.steps.quantize import quantize
 from tests.marks import quick_first
 
 _Function = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -52,6 +54,8 @@ FUNCTIONS: dict[str, _Function] = {
     "rrelu": lambda y, w: F.rrelu(y, upper=0.25),
     "rrelu in place": lambda y, w: F.rrelu(y * 2, inplace=True),
     "rrelu of a written slice": lambda y, w: F.rrelu(_doubled_first_row(y), 0.1, 0.3),
+    "shaped like another": lambda y, w: y.flatten(2).softmax(-1).view_as(y) + w[:1, :1].expand_as(y),
+    "reshaped like another": lambda y, w: torch.tanh(y.mT).reshape_as(y.flatten(2)).softmax(-1),
     "round to decimals": lambda y, w: torch.round(y, decimals=1),
     "round to thousands": lambda y, w: torch.round(torch.arange(500, 50000, 1000.0) + 0 * y[0, 0, 0, 0], decimals=-3),
 }
@@ -78,6 +82,24 @@ class Between(nn.Module):
 def test_a_decomposed_operator_has_its_result(name: str) -> None:
     network, x = Between(FUNCTIONS[name]).eval(), torch.randn(1, 3, 8, 8)
     torch.testing.assert_close(export(network, [[1, 3, 8, 8]]).module()(x), network(x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("target", quick_first(["cortex_m55", "ethos_u55_128", "neutron_imxrt700"], 2))
+def test_what_is_shaped_like_another_tensor_has_a_range_of_its_own(target: str) -> None:
+    """Quantizers share the ranges of all that a `view_as` reads: a softmax took over that of its scores."""
+    network = Between(lambda y, _: 8 * y.flatten(2).softmax(-1).view_as(y).flatten(2)).eval()
+    samples, backend = [(torch.randn(1, 3, 8, 8),) for _ in range(8)], create(target)
+
+    def exported() -> torch.export.ExportedProgram:
+        return export(network, [[1, 3, 8, 8]], (), backend.memory_format)
+
+    observing, converting = (backend.quantizer(QuantizationScheme(name="int8")) for _ in range(2))
+    assert observing is not None
+    assert converting is not None
+    state = calibrate(exported(), observing, samples, len(samples))
+    quantized = quantize(exported(), converting, state)[0].module(check_guards=False)
+    for sample in samples:
+        assert (quantized(*sample) - network(*sample)).abs().max() < 8 / 256
 
 
 def test_assertions_about_values_are_dropped() -> None:

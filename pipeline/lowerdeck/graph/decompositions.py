@@ -217,6 +217,9 @@ _DEFINITIONS: dict[object, Callable[..., _Tensor]] = {
     _aten.hypot.default: _hypot,
     _aten.ldexp.Tensor: _ldexp,
     _aten.one_hot.default: _one_hot,
+    # This and view_as read the sizes of another tensor, with which quantizers would share the range.
+    _aten.reshape_as.default: lambda x, other: x.reshape(other.shape),
     _aten.round.decimals: _round,
     _aten.take_along_dim.default: _take_along_dim,
+    _aten.view_as.default: lambda x, other: x.view(other.shape),
 }
