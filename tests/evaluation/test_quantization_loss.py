@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,16 @@ def test_the_layer_is_named_at_which_precision_is_lost(exported: ExportedProgram
         "quantization.keep_float: [second]",
     )
     assert str(layer).startswith("conv2d_1 (aten.conv2d.default, second): 0.")
+
+
+def test_a_line_that_is_in_no_module_but_the_model_may_move_into_one(exported: ExportedProgram) -> None:
+    loss = quantization_loss(exported, quantized(exported, FINE | {"relu": 1e-4}), SAMPLES, [], 10.0)
+    assert loss is not None
+    (layer,) = (layer for layer in loss.layers if layer.node == "relu")
+    (way_out,) = layer.ways_out
+    assert re.match(
+        r"quantization.keep_float for a module that has \S*test_quantization_loss.py:\d+ alone, or", way_out
+    )
 
 
 def test_without_a_single_drop_the_layers_below_the_threshold_are_named(exported: ExportedProgram) -> None:

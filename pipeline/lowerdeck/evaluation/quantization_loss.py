@@ -13,6 +13,7 @@ from lowerdeck.contracts.samples import Sample
 from lowerdeck.evaluation.layerwise_sqnr import compare_layers, difference
 from lowerdeck.evaluation.quantization_error import IDENTICAL_DB, sqnr_db
 from lowerdeck.graph.node_values import NodeValues
+from lowerdeck.graph.source_lines import source_line
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -58,7 +59,11 @@ def quantization_loss(
         return None
     split = cast("Split", [Sample(inputs=inputs, label=None, digest="") for inputs in samples])
     layers = {layer.node: layer for layer in compare_layers(exported, quantized, split, range(len(samples)))}
-    lossy = [_lossy(layer, _inputs_sqnr_db(exported, layers, layer.node), tensors) for layer in layers.values()]
+    lines = {node.name: source_line(node.meta.get("stack_trace")) for node in exported.graph.nodes}
+    lossy = [
+        _lossy(layer, _inputs_sqnr_db(exported, layers, layer.node), tensors, lines[layer.node])
+        for layer in layers.values()
+    ]
     if lost:
         raise _not_finite(lost, len(samples), [layer for layer in lossy if layer.sqnr_db == -IDENTICAL_DB])
     assert least_sqnr_db is not None, "else nothing is far off"
@@ -128,7 +133,7 @@ def _inputs_sqnr_db(exported: ExportedProgram, layers: Mapping[str, LayerMetrics
     return min(found)
 
 
-def _lossy(layer: LayerMetrics, inputs_sqnr_db: float, tensors: Sequence[QuantizedTensor]) -> LossyLayer:
+def _lossy(layer: LayerMetrics, inputs_sqnr_db: float, tensors: Sequence[QuantizedTensor], line: str) -> LossyLayer:
     observed = [tensor.observed for tensor in tensors if tensor.node == layer.node and tensor.observed]
     weights = [tensor for tensor in tensors if tensor.is_constant and layer.module and tensor.module == layer.module]
     ways_out = []
@@ -136,7 +141,12 @@ def _lossy(layer: LayerMetrics, inputs_sqnr_db: float, tensors: Sequence[Quantiz
         ways_out.append("quantization.weight_granularity: per_channel, if the target offers it")
     if any(seen.clipped_share > _CLIPPING for seen in observed):
         ways_out.append("quantization.activation_observer: {kind: min_max}")
-    what = f"quantization.keep_float: [{layer.module}]" if layer.module else "quantization.scheme: int16x8 or float32"
+    what = f"quantization.keep_float: [{layer.module}]"
+    if not layer.module:
+        what = (
+            f"quantization.keep_float for a module that has {line or 'this line'} alone, or quantization.scheme: "
+            "int16x8 or float32, if the target offers it"
+        )
     return LossyLayer(
         node=layer.node,
         operator=layer.operator,
