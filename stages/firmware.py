@@ -12,7 +12,7 @@ def main() -> None:
     from lowerdeck.firmware import bundle, vector
 
     data, target, failure = dataset.chosen_dataset(build.seed), firmware.firmware_target(), None
-    sample = vector.calibration_sample(data.calibration, files.read_json(paths.CALIBRATION_SAMPLES))
+    sample = vector.calibration_sample(data.calibration, files.read_json(paths.CALIBRATION_SAMPLES, list))
     program, manifest = files.require_file(paths.PROGRAM).read_bytes(), files.read_json(paths.MANIFEST)
     files_of_converter = conversion.read_data_files(), conversion.read_kernel_selection()
     findings = data.structural, plans.read_plan().mismatches
