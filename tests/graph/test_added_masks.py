@@ -79,6 +79,24 @@ def samples() -> list[tuple[Tensor, Tensor]]:
     return [(torch.randn(SHAPE, generator=generator), torch.arange(8) >= first) for first in (0, 3, 5, 2, 7, 4, 6, 1)]
 
 
+def test_a_softmax_and_a_maximum_may_read_the_same_stored_mask() -> None:
+    """Both masks that were made of it had one name, and the softmax read the booleans of the maximum."""
+
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.linear = nn.Linear(8, 8)
+            self.mask = torch.zeros(8).masked_fill(torch.arange(8) > 4, -1e9)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            y = self.linear(x)
+            return (y + self.mask).softmax(-1), (x + self.mask).argmax(-1)
+
+    network, given = Both().eval(), torch.randn(4, 8)
+    torch.testing.assert_close(export(network, [[4, 8]]).module()(given), network(given))
+
+
 @pytest.mark.parametrize(
     "target", ["neutron_imxrt700", *quick_first(["ethos_u55_128", "cortex_m55", "xnnpack_cpu"], quick=0)]
 )

@@ -107,3 +107,17 @@ def test_tensors_of_one_number_are_known(name: str) -> None:
     function, number = NUMBERS[name]
     program = export(Numbers(function), [[4]])
     assert only_number(program.graph.output_node().args[0][0], constants(program)) == number
+
+
+def test_an_average_over_many_steps_is_exported() -> None:
+    """Each step was looked at from the one behind it, until Python's recursion ended the export."""
+
+    class Average(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            mean = x[:, 0]
+            for step in range(1, x.shape[1]):
+                mean = 0.1 * x[:, step] + 0.9 * mean
+            return mean * x[:, 0]
+
+    given = torch.randn(1, 400, 2)
+    torch.testing.assert_close(export(Average(), [[1, 400, 2]]).module()(given), Average()(given))

@@ -98,6 +98,9 @@ WEIGHTS: dict[str, Weights] = {
 
 Behind: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 BEHIND: dict[str, Behind] = {
+    "entropy": lambda weights, value: (weights * weights.log()).nan_to_num().sum(-1),
+    "logarithm": lambda weights, value: torch.where((weights * weights.log()).isnan(), 0.0, weights),
+    "share of keys": lambda weights, value: torch.nan_to_num(weights / weights.sum(1, keepdim=True)) @ value,
     "product": lambda weights, value: (weights @ value).nan_to_num(),
     "product of NaN": lambda weights, value: (value.mT @ weights).nan_to_num(),
     "batches": lambda weights, value: torch.bmm(weights, value).isnan().to(torch.float32),

@@ -100,12 +100,14 @@ def expanded(node: Any, source: Callable[[], Node]) -> Callable[[], Node]:
     return made
 
 
-def only_number(value: Any, known: Mapping[Node, Callable[[], Any]]) -> float | None:
+def only_number(value: Any, known: Mapping[Node, Callable[[], Any]], depth: int = 8) -> float | None:
     """The number that all elements of an argument have; None where they are not known, or differ.
 
     Args:
         value: A number, or a node of an ATen program: a constant, or a tensor of one number in the shape of another.
         known: The constants of the program.
+        depth: How many operators may follow each other. Without a bound, a recurrence over time would be followed to
+            its first step.
     """
     if not isinstance(value, torch.fx.Node):
         return float(value)
@@ -115,19 +117,21 @@ def only_number(value: Any, known: Mapping[Node, Callable[[], Any]]) -> float | 
     packet = packet_of(value)
     if packet in _ONE_NUMBER:
         return _ONE_NUMBER[packet]
+    if not depth:
+        return None
     if packet in _ARITHMETIC:
-        return _computed_number(value, known)
+        return _computed_number(value, known, depth - 1)
     is_handed_on = packet in HANDING_ON and isinstance(value.args[0], torch.fx.Node)
     position = 0 if is_handed_on else FULL.get(packet)
-    number = None if position is None else only_number(value.args[position], known)
+    number = None if position is None else only_number(value.args[position], known, depth - 1)
     return None if number is None else torch.tensor(number, dtype=value.meta["val"].dtype).item()
 
 
-def _computed_number(node: Node, known: Mapping[Node, Callable[[], Any]]) -> float | None:
+def _computed_number(node: Node, known: Mapping[Node, Callable[[], Any]], depth: int) -> float | None:
     arguments: list[Any] = []
     given: Any = node.args
     for each in reversed(given):  # of a long sum, what is added to it says first that it is none
-        if (number := only_number(each, known)) is None:
+        if (number := only_number(each, known, depth)) is None:
             return None
         is_node = isinstance(each, torch.fx.Node)
         arguments.insert(0, torch.tensor(number, dtype=each.meta["val"].dtype) if is_node else each)

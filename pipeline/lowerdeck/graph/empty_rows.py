@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from lowerdeck.graph.boolean_numbers import only_number
 from lowerdeck.graph.masked_scores import CONVERTING, HANDING_ON, SOFTMAX, packet_of, reads_one_tensor
-from lowerdeck.graph.masks import constants, stored_constant
+from lowerdeck.graph.masks import MAY_BE_INFINITE, constants, stored_constant
 from lowerdeck.graph.retracing import arguments_of, called, replace_other_uses
 from lowerdeck.graph.scaled_masks import scaled_parts
 
@@ -49,6 +49,11 @@ _BY_ELEMENTS = (
     *(_aten.hardtanh, _aten.hardswish, _aten.hardsigmoid),
 )
 """Operators that have NaN where one of their operands has."""
+_LAYERS = (
+    *(_aten.linear, _aten.conv1d, _aten.conv2d, _aten.conv3d, _aten.embedding),
+    *(_aten.layer_norm, _aten.group_norm, _aten.batch_norm),
+)
+"""Operators whose results are taken for usual numbers."""
 
 
 def answer_empty_rows(program: ExportedProgram) -> None:
@@ -170,20 +175,39 @@ class _EmptyRows:
         nothing = self._either(question, [self._whole(each) for each in dict.fromkeys(operands)])
         if nothing is None:
             return
-        is_compared_with_itself = len(operands) > 1 and operands[0] is operands[1]
+        is_same = len(operands) > 1 and operands[0] is operands[1]
+        has_no_other = not any(map(self._may_be_infinite, question.all_input_nodes))
         if packet is _aten.nan_to_num:
             number = arguments_of(question).get("nan") or 0.0
-            made = self._call(question, _aten.masked_fill.Scalar, operands[0], nothing, number)
+            source = operands[0] if has_no_other else question
+            made = self._call(question, _aten.masked_fill.Scalar, source, nothing, number)
         elif not _OF_NAN[packet]:
             something = self._call(question, _aten.logical_not.default, nothing)
-            is_only_nan = packet is _aten.isfinite or (packet is _aten.eq and is_compared_with_itself)
+            is_only_nan = has_no_other and (packet is _aten.isfinite or (packet is _aten.eq and is_same))
             made = something if is_only_nan else self._call(question, _aten.logical_and.default, question, something)
         else:
-            is_only_nan = packet is _aten.isnan or is_compared_with_itself
+            is_only_nan = has_no_other and (packet is _aten.isnan or is_same)
             made = nothing if is_only_nan else self._call(question, _aten.logical_or.default, question, nothing)
         replace_other_uses(question, made if isinstance(made, torch.fx.Node) else self._stored(question, made))
         if not question.users:
             question.graph.erase_node(question)
+
+    def _may_be_infinite(self, node: Node) -> bool:
+        """Whether `node` may be NaN or infinite for another reason, such as the logarithm of a weight that is 0."""
+        waiting, seen = [node], set[torch.fx.Node]()
+        while waiting:
+            each = waiting.pop()
+            packet = packet_of(each)
+            is_layer = each.target in SOFTMAX or (packet in _LAYERS and each not in self._nan)
+            if is_layer or each in seen or each in self._known:
+                continue
+            seen.add(each)
+            is_of_numbers = packet is _aten.div and not isinstance(each.args[1], torch.fx.Node)
+            is_square = packet is _aten.pow and each.args[1] == 2
+            if packet in (*MAY_BE_INFINITE, _aten.sqrt) and not is_of_numbers and not is_square:
+                return True
+            waiting.extend(each.all_input_nodes)
+        return False
 
     def _left_out(self, scores: Any, factor: float) -> _Places | None:
         """Where `scores`, times a factor, are minus infinity by a mask; None if there is none."""
@@ -258,7 +282,7 @@ class _EmptyRows:
     def _stored(self, node: Node, value: torch.Tensor) -> Node:
         """A constant of the program; what is expanded is so again, rather than stored."""
         small = value[tuple(slice(0, 1 if not stride else None) for stride in value.stride())].contiguous()
-        made = stored_constant(self._program, f"left_out_{len(self._program.constants)}", small)
+        made = stored_constant(self._program, "left_out", small)
         return made if small.shape == value.shape else called(node, _aten.expand.default, made, list(value.shape))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache, partial
+from itertools import chain, count
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -340,8 +341,10 @@ def _read_by_softmax(value: torch.Tensor, source: Node) -> Iterator[tuple[torch.
 
 
 def stored_constant(program: ExportedProgram, name: str, value: torch.Tensor) -> Node:
-    """A new constant of an ATen program."""
+    """A new constant of an ATen program, named `name`, and a number if something has this name."""
     graph = program.graph
+    taken = {node.name for node in graph.nodes} | program.constants.keys() | program.state_dict.keys()
+    name = next(each for each in chain([name], (f"{name}_{number}" for number in count(1))) if each not in taken)
     with graph.inserting_before(next(each for each in graph.nodes if each.op == "placeholder")):
         made: Node = create_constant_placeholder(program, graph, name, InputKind.CONSTANT_TENSOR, value)
     return made
