@@ -44,6 +44,9 @@ FUNCTIONS: dict[str, _Function] = {
     "exp2": lambda y, w: torch.exp2(y),
     "batch norm of the batch": lambda y, w: F.batch_norm(y, None, None, training=True),
     "affine batch norm of the batch": lambda y, w: F.batch_norm(y, None, None, w[0, :4], w[1, :4], training=True),
+    "index_fill": lambda y, w: y.index_fill(-1, torch.tensor([2, -3, 2]), 0.5),
+    "index_fill at computed indices": lambda y, w: y.index_fill(2, y[0, 0].argmax(-1), w[0, 0]),
+    "index_fill of one row": lambda y, w: y.index_fill(2, torch.tensor(3), torch.tensor(0.25)),
     "hypot": lambda y, w: torch.hypot(y, y.mT),
     "ldexp": lambda y, w: torch.ldexp(y, torch.tensor(2)),
     "take_along_dim": lambda y, w: torch.take_along_dim(y, torch.arange(8).flip(0).view(1, 1, 8, 1), -2),
@@ -175,3 +178,11 @@ def test_a_shift_that_rounds_stays_on_the_cpu() -> None:
     assert verdict == "right", detail
     assert "bitwise_right_shift" in detail
     assert "stays on the CPU" in detail
+
+
+def test_constant_indices_are_filled_by_one_mask() -> None:
+    module = export(Between(FUNCTIONS["index_fill"]).eval(), [[1, 3, 8, 8]]).module(check_guards=False)
+    assert isinstance(module, torch.fx.GraphModule)
+    named = [str(node.target) for node in module.graph.nodes if node.op == "call_function"]
+    assert "aten.masked_fill.Scalar" in named
+    assert not any("any" in each or "arange" in each for each in named)

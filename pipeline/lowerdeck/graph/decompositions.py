@@ -44,6 +44,16 @@ def decompose_rare_operators(program: ExportedProgram) -> None:
             replace_by(node, _layer_norm)
 
 
+def fill_by_masks(program: ExportedProgram) -> None:
+    """Fill where a mask is true, instead of at indices, in an ATen program; before constants are folded.
+
+    Arm's passes make the indices int32, which PyTorch refuses. Where sizes vary, they stay.
+    """
+    for node in list(program.graph.nodes):
+        if node.target in (_aten.index_fill.int_Scalar, _aten.index_fill.int_Tensor) and _is_static(node):
+            replace_by(node, _index_fill)
+
+
 def drop_assertions(program: ExportedProgram) -> None:
     """Remove assertions about values from an ATen program: no device could report them, and no delegate takes them."""
     assertions = [node for node in program.graph.nodes if node.target in _ASSERTIONS]
@@ -154,6 +164,15 @@ def _bilinear(left: _Tensor, right: _Tensor, weight: _Tensor, bias: _Tensor | No
 def _one_hot(indices: _Tensor, num_classes: int) -> _Tensor:
     """Without the assertions about the indices in PyTorch's decomposition."""
     return (indices[..., None] == torch.arange(num_classes)).to(torch.int64)
+
+
+def _index_fill(x: _Tensor, dim: int, index: _Tensor, value: Any) -> _Tensor:
+    size, sizes = x.shape[dim] if x.ndim else 1, [1] * x.ndim
+    positions = torch.arange(-size, size).view(2, -1)  # each from the end, and from the start
+    is_filled = (positions[..., None] == index.reshape(-1)).any(-1).any(0)
+    if x.ndim:
+        sizes[dim] = size
+    return torch.masked_fill(x, is_filled.view(sizes), value)
 
 
 def _round(x: _Tensor, *, decimals: int) -> _Tensor:

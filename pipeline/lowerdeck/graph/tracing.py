@@ -14,7 +14,7 @@ from lowerdeck.graph.branches import numbers_as_tensors
 from lowerdeck.graph.channels_last import ChannelsLast
 from lowerdeck.graph.constant_folding import fold_constants
 from lowerdeck.graph.cropping import crop_by_slices
-from lowerdeck.graph.decompositions import average_slopes, decompose_rare_operators, drop_assertions
+from lowerdeck.graph.decompositions import average_slopes, decompose_rare_operators, drop_assertions, fill_by_masks
 from lowerdeck.graph.diagonals import fill_diagonals, write_diagonals
 from lowerdeck.graph.einsum import einsum_as_products
 from lowerdeck.graph.embedding_bags import reduce_embeddings
@@ -105,6 +105,7 @@ def trace(
     volumes_as_images(traced, memory_format)
     reduce_embeddings(traced)
     write_diagonals(traced)
+    fill_by_masks(traced)
     fold_constants(traced)
     fix_adaptive_max_pooling(traced)
     einsum_as_products(traced)
