@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 SHAPES = [[1, 16], [1, 10]]
 KEPT = torch.tensor([1, 1, 0, 1, 1, 0, 1, 1, 1, 0.0])
+LEAST = torch.tensor(-1e9)
 TARGETS = ["ethos_u55_128", "neutron_imxrt700", "xnnpack_cpu", "cortex_m55", "ethos_u85_256"]
 
 
@@ -41,19 +42,58 @@ def _categorical(x: Tensor, allowed: Tensor) -> Tensor:
     return (scores - scores.logsumexp(-1, keepdim=True)).amax(-1)
 
 
+def _written(x: Tensor, _: Tensor) -> Tensor:
+    scores = x.clone()
+    scores[:, 2] = -1e9
+    scores[:, 5:7] = -1e9
+    return scores.log_softmax(-1).amax(-1)
+
+
+def _written_at_indices(x: Tensor, _: Tensor) -> Tensor:
+    scores = x.clone()
+    scores[:, [2, 5]] = -1e9
+    return scores.log_softmax(-1).amax(-1)
+
+
+def _logarithm_added(x: Tensor, allowed: Tensor) -> Tensor:
+    """As RLlib's ActionMaskingRLModule does."""
+    numbers = torch.clamp(torch.log((allowed > 0).float()), min=torch.finfo(torch.float32).min)
+    return (x + numbers).log_softmax(-1).amax(-1)
+
+
+def _logarithm_of_an_input(x: Tensor, allowed: Tensor) -> Tensor:
+    return (x + allowed.relu().sign().log().clamp_min(-1e9)).log_softmax(-1).amax(-1)
+
+
 MASKED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "filled": lambda x, _: x.masked_fill(KEPT == 0, -1e4).log_softmax(-1)[:, :2],
     "added": lambda x, _: (x + (1 - KEPT) * -1e9).log_softmax(-1)[:, :2],
     "added by an input": lambda x, allowed: (x + (1 - (allowed > 0).float()) * -1e9).log_softmax(-1).amax(-1),
     "product with its exponential": _entropy,
     "chosen by an input": lambda x, allowed: torch.where(allowed > 0, x, torch.tensor(-1e8)).log_softmax(-1).amax(-1),
+    "written": _written,
+    "logarithm added": _logarithm_added,
     "infinite": lambda x, _: x.masked_fill(KEPT == 0, -math.inf).log_softmax(-1)[:, :2],
     "gathered": lambda x, _: x.masked_fill(KEPT == 0, -1e4).log_softmax(-1).gather(1, torch.tensor([[0, 1, 3]])),
     "exponential": lambda x, _: x.masked_fill(KEPT == 0, -1e9).log_softmax(-1).exp(),
     "of torch.distributions": _categorical,
+    "written at indices": _written_at_indices,
+    "filled at indices": lambda x, _: x.index_fill(1, torch.tensor([2, -5]), -1e9).log_softmax(-1).amax(-1),
+    "scattered": lambda x, _: x.scatter(1, torch.tensor([[2, 5]]), -1e9).log_softmax(-1).amax(-1),
+    "beside others": lambda x, allowed: _beside_others(x.masked_fill(allowed <= 0, -1e9), x[:, :2]),
+    "padded": lambda x, _: torch.nn.functional.pad(x, [0, 2], value=-1e9).log_softmax(-1).amax(-1),
+    "at least a number": lambda x, _: x.masked_fill(KEPT == 0, -1e12).maximum(LEAST).log_softmax(-1).amax(-1),
+    "logarithm of an input": _logarithm_of_an_input,
+    "infinity replaced": lambda x, allowed: (x + ((allowed > 0) * 1.0).log().nan_to_num()).log_softmax(-1).amax(-1),
+    "of distances": lambda x, allowed: (-x.masked_fill(allowed <= 0, 1e9)).log_softmax(-1).amax(-1),
+    "subtracted": lambda x, allowed: (x - (allowed <= 0) * 1e9).log_softmax(-1).amax(-1),
     "beside a softmax": lambda x, _: _beside_softmax(x.masked_fill(KEPT == 0, -1e9)),
     "sum of exponentials": lambda x, allowed: x.masked_fill(allowed <= 0, -1e8).logsumexp(-1),
 }
+
+
+def _beside_others(masked: Tensor, others: Tensor) -> Tensor:
+    return torch.cat([masked, others], -1).log_softmax(-1).amax(-1)
 
 
 def _beside_softmax(scores: Tensor) -> Tensor:
@@ -78,7 +118,7 @@ def samples() -> list[tuple[Tensor, ...]]:
 
 
 @pytest.mark.parametrize("target", quick_first(TARGETS))
-@pytest.mark.parametrize("name", quick_first(list(MASKED), 5))
+@pytest.mark.parametrize("name", quick_first(list(MASKED), 7))
 def test_what_is_kept_has_its_logarithm(name: str, target: str) -> None:
     """They were 0 dB and less: 8 bits reached to the number of the mask."""
     network, backend = Policy(MASKED[name]).eval(), create(target)
@@ -107,4 +147,30 @@ def test_nothing_else_stays_in_float() -> None:
     assert _kept(lambda x: x.masked_fill(KEPT == 0, -1e9).amax(-1) + x.log_softmax(-1).amax(-1)) == []
     assert _kept(lambda x: x.masked_fill(KEPT == 0, -1e9).log_softmax(-1).exp() * 2) == [
         *("masked_fill", "log_softmax", "exp")
+    ]
+
+
+PLAIN: dict[str, Callable[[Tensor], Tensor]] = {
+    "large factor": lambda x: (x * 20000.0).log_softmax(-1),
+    "large negative factor": lambda x: (x * -20000.0).log_softmax(-1),
+    "factors": lambda x: (x * torch.arange(10) * 1e4 + x).log_softmax(-1),
+    "large term": lambda x: (x + 20000.0).logsumexp(-1),
+    "negative term": lambda x: (x - 20000.0).logsumexp(-1),
+    "large number": lambda x: torch.where(x > 0, x, 1e5).log_softmax(-1),
+    "bounded": lambda x: x.masked_fill(KEPT == 0, -1e9).clamp(min=-50.0).log_softmax(-1),
+    "rectified": lambda x: x.masked_fill(KEPT == 0, -1e9).relu().log_softmax(-1),
+    "distances with a limit": lambda x: (-x.masked_fill(KEPT == 0, 1e9).clamp(max=50.0)).log_softmax(-1),
+    "normalized": lambda x: nn.functional.layer_norm(x.masked_fill(KEPT == 0, -1e9), [10]).log_softmax(-1),
+    "usual logarithm": lambda x: (x + (x.exp() + 1).log()).log_softmax(-1),
+}
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_large_numbers_that_leave_out_nothing_are_quantized(name: str) -> None:
+    assert _kept(PLAIN[name]) == []
+
+
+def test_what_reads_bounded_numbers_is_quantized() -> None:
+    assert _kept(lambda x: x.masked_fill(KEPT == 0, -1e9).log_softmax(-1).clamp(min=-9.0) * 2) == [
+        *("masked_fill", "log_softmax", "clamp")
     ]
