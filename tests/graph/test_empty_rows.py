@@ -18,6 +18,7 @@ from tests.marks import quick_first
 
 SHAPE = [1, 8, 16]
 LATER = torch.ones(8, 8).triu(1).bool()
+INFINITE = torch.zeros(8, 8).masked_fill(LATER, -torch.inf)
 Weights: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -100,6 +101,9 @@ Behind: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 BEHIND: dict[str, Behind] = {
     "entropy": lambda weights, value: (weights * weights.log()).nan_to_num().sum(-1),
     "logarithm": lambda weights, value: torch.where((weights * weights.log()).isnan(), 0.0, weights),
+    "infinite buffer": lambda weights, value: torch.nan_to_num(weights + INFINITE, neginf=-3.0),
+    "arc cosine": lambda weights, value: torch.nan_to_num(value.acos() * (weights @ value)),
+    "squares": lambda weights, value: torch.nan_to_num((weights @ value) ** 2),
     "share of keys": lambda weights, value: torch.nan_to_num(weights / weights.sum(1, keepdim=True)) @ value,
     "product": lambda weights, value: (weights @ value).nan_to_num(),
     "product of NaN": lambda weights, value: (value.mT @ weights).nan_to_num(),

@@ -7,6 +7,7 @@ computed from the softmax until the model asks hands the rows on, as it would ha
 from __future__ import annotations
 
 import math
+import operator
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from lowerdeck.graph.boolean_numbers import only_number
 from lowerdeck.graph.masked_scores import CONVERTING, HANDING_ON, SOFTMAX, packet_of, reads_one_tensor
-from lowerdeck.graph.masks import MAY_BE_INFINITE, constants, stored_constant
+from lowerdeck.graph.masks import constants, stored_constant
 from lowerdeck.graph.retracing import arguments_of, called, replace_other_uses
 from lowerdeck.graph.scaled_masks import scaled_parts
 
@@ -44,7 +45,7 @@ _PRODUCTS = {
 _REDUCING = (_aten.sum, _aten.mean, _aten.amax, _aten.amin, _aten.var, _aten.std, _aten.logsumexp)
 _BY_ELEMENTS = (
     *(_aten.add, _aten.sub, _aten.rsub, _aten.mul, _aten.div, _aten.neg, _aten.abs, _aten.reciprocal, _aten.square),
-    *(_aten.exp, _aten.log, _aten.log1p, _aten.sqrt, _aten.rsqrt, _aten.clamp, _aten.maximum, _aten.minimum),
+    *(_aten.exp, _aten.log, _aten.log1p, _aten.sqrt, _aten.rsqrt, _aten.pow, _aten.clamp, _aten.maximum, _aten.minimum),
     *(_aten.relu, _aten.gelu, _aten.silu, _aten.tanh, _aten.sigmoid, _aten.leaky_relu, _aten.elu, _aten.softplus),
     *(_aten.hardtanh, _aten.hardswish, _aten.hardsigmoid),
 )
@@ -54,6 +55,14 @@ _LAYERS = (
     *(_aten.layer_norm, _aten.group_norm, _aten.batch_norm),
 )
 """Operators whose results are taken for usual numbers."""
+_FINITE = (
+    *(*HANDING_ON, *_LAYERS, *_PRODUCTS, _aten.sum, _aten.mean, _aten.amax, _aten.amin, _aten.cumsum),
+    *(_aten.cat, _aten.stack, _aten.split, _aten.split_with_sizes, _aten.chunk, _aten.unbind),
+    *(_aten.add, _aten.sub, _aten.rsub, _aten.mul, _aten.div, _aten.neg, _aten.abs, _aten.square, _aten.clamp),
+    *(_aten.maximum, _aten.minimum, _aten.relu, _aten.gelu, _aten.silu, _aten.tanh, _aten.sigmoid),
+    *(_aten.leaky_relu, _aten.elu, _aten.softplus, _aten.hardtanh, _aten.hardswish, _aten.hardsigmoid),
+)
+"""Operators that make usual numbers of usual ones; a division does by a number alone."""
 
 
 def answer_empty_rows(program: ExportedProgram) -> None:
@@ -176,7 +185,7 @@ class _EmptyRows:
         if nothing is None:
             return
         is_same = len(operands) > 1 and operands[0] is operands[1]
-        has_no_other = not any(map(self._may_be_infinite, question.all_input_nodes))
+        has_no_other = all(map(self._is_finite, question.all_input_nodes))
         if packet is _aten.nan_to_num:
             number = arguments_of(question).get("nan") or 0.0
             source = operands[0] if has_no_other else question
@@ -192,22 +201,27 @@ class _EmptyRows:
         if not question.users:
             question.graph.erase_node(question)
 
-    def _may_be_infinite(self, node: Node) -> bool:
-        """Whether `node` may be NaN or infinite for another reason, such as the logarithm of a weight that is 0."""
+    def _is_finite(self, node: Node) -> bool:
+        """Whether `node` has no NaN, and nothing infinite, for another reason, such as the logarithm of 0."""
         waiting, seen = [node], set[torch.fx.Node]()
         while waiting:
             each = waiting.pop()
             packet = packet_of(each)
-            is_layer = each.target in SOFTMAX or (packet in _LAYERS and each not in self._nan)
-            if is_layer or each in seen or each in self._known:
+            is_layer = packet in _LAYERS and each not in self._nan
+            if each in seen or each.target in SOFTMAX or (each.op == "placeholder" and each not in self._known):
                 continue
             seen.add(each)
-            is_of_numbers = packet is _aten.div and not isinstance(each.args[1], torch.fx.Node)
-            is_square = packet is _aten.pow and each.args[1] == 2
-            if packet in (*MAY_BE_INFINITE, _aten.sqrt) and not is_of_numbers and not is_square:
-                return True
-            waiting.extend(each.all_input_nodes)
-        return False
+            if each in self._known:
+                numbers = [self._known[each]()]
+            else:
+                numbers = [torch.tensor(one) for one in each.args if isinstance(one, (int, float))]
+                is_by_zero = packet is _aten.div and not (numbers and bool(numbers[0]))
+                if is_by_zero or not (packet in _FINITE or each.target is operator.getitem):
+                    return False
+                waiting.extend(each.all_input_nodes if not is_layer else ())
+            if not all(bool(one.isfinite().all()) for one in numbers):
+                return False
+        return True
 
     def _left_out(self, scores: Any, factor: float) -> _Places | None:
         """Where `scores`, times a factor, are minus infinity by a mask; None if there is none."""

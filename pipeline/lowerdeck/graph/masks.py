@@ -341,10 +341,20 @@ def _read_by_softmax(value: torch.Tensor, source: Node) -> Iterator[tuple[torch.
 
 
 def stored_constant(program: ExportedProgram, name: str, value: torch.Tensor) -> Node:
-    """A new constant of an ATen program, named `name`, and a number if something has this name."""
+    """A constant of an ATen program: one that has this name and value already, or a new one.
+
+    A number is added to the name if something else has it.
+    """
     graph = program.graph
-    taken = {node.name for node in graph.nodes} | program.constants.keys() | program.state_dict.keys()
-    name = next(each for each in chain([name], (f"{name}_{number}" for number in count(1))) if each not in taken)
+    nodes: dict[str, Node] = {node.name: node for node in graph.nodes}
+    taken = nodes.keys() | program.constants.keys() | program.state_dict.keys()
+    for unique in chain([name], (f"{name}_{number}" for number in count(1))):
+        stored = program.constants.get(unique)
+        is_alike = isinstance(stored, torch.Tensor) and stored.dtype == value.dtype and torch.equal(stored, value)
+        if is_alike and unique in nodes:
+            return nodes[unique]
+        if unique not in taken:
+            break
     with graph.inserting_before(next(each for each in graph.nodes if each.op == "placeholder")):
-        made: Node = create_constant_placeholder(program, graph, name, InputKind.CONSTANT_TENSOR, value)
+        made: Node = create_constant_placeholder(program, graph, unique, InputKind.CONSTANT_TENSOR, value)
     return made

@@ -265,8 +265,9 @@ def _compare_masks(program: ExportedProgram, expected: Answers, tolerance: _Tole
                 print(
                     f"export: warning: where {' and '.join(map(str, names))} has {str(truth).lower()} everywhere, "
                     f"{output_names(program)[index]} of the program is {share:.3g} % off the model's. A mask leaves "
-                    "rows of a softmax nothing there: programs give them equal weights. If you have such inputs, call "
-                    "torch.nan_to_num directly behind the softmax, or let the mask leave something in each row"
+                    "rows of a softmax nothing there: programs give them equal weights, or those of their scores where "
+                    "the mask is added. If you have such inputs, let the mask leave something in each row, fill it in "
+                    "by masked_fill, and call torch.nan_to_num directly behind the softmax where the model has NaN"
                 )
                 break
 
