@@ -1,4 +1,4 @@
-"""lowerdeck.graph.masks: finite numbers where nothing but a softmax reads them."""
+"""lowerdeck.graph.masks: finite numbers where a softmax reads them."""
 
 from __future__ import annotations
 
@@ -183,6 +183,90 @@ def test_a_row_that_says_what_is_more_likely_is_heeded_beside_others(mask: torch
         assert any(bool((each == MASKED).any() and each.isfinite().all()) for each in constants)
     for sample in samples():
         torch.testing.assert_close(program.module()(*sample), Weighted()(*sample), atol=1e-2, rtol=0)
+
+
+def _with_buffer(_: torch.Tensor) -> torch.Tensor:
+    return INFINITE.clamp(min=-1e9)
+
+
+SHARED: dict[str, tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor]]] = {
+    "buffer, log_softmax": (_with_buffer, lambda y, mask: (y + mask).log_softmax(-1).amax(-1)),
+    "infinite buffer, log_softmax": (lambda _: INFINITE, lambda y, mask: (y + mask).log_softmax(-1).amax(-1)),
+    "buffer, sigmoid": (_with_buffer, lambda y, mask: (y + mask).sigmoid()),
+    "input, comparison": (lambda keep: (1 - keep.float()) * -1e9, lambda y, mask: y * (mask == 0)),
+    "input, largest": (lambda keep: (1 - keep.float()) * -1e9, lambda y, mask: (y + mask).amax(-1)),
+    "chosen, comparison": (lambda keep: torch.where(keep > 0, 0.0, -1e9), lambda y, mask: y * (mask > -1)),
+    "smallest, comparison": (lambda keep: (keep < 1) * torch.finfo(torch.float).min, lambda y, mask: y * (mask > -1)),
+}
+
+
+@pytest.mark.parametrize("name", SHARED)
+@pytest.mark.parametrize("target", quick_first(["xnnpack_cpu", "ethos_u55_128", "neutron_imxrt700", "cortex_m55"]))
+def test_a_mask_that_something_else_reads_is_bounded_for_the_softmax(name: str, target: str) -> None:
+    """Attention had 5 dB or an infinite constant, whoever else read its mask."""
+    make, read = SHARED[name]
+
+    class Shared(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.first, self.second = nn.Linear(16, 16), nn.Linear(16, 16)
+
+        def forward(self, x: torch.Tensor, keep: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            mask, scores = make(keep), self.first(x) @ x.mT
+            weights = (scores + mask).softmax(-1)
+            return weights @ x, read(self.second(x) @ x.mT, mask)
+
+    generator, network = torch.Generator().manual_seed(1), Shared().eval()
+    data = [
+        (torch.randn(SHAPE, generator=generator), torch.randint(0, 2, (1, 1, 8), generator=generator))
+        for _ in range(32)
+    ]
+    for _, keep in data:
+        keep[..., 0] = 1
+
+    wanted = torch.stack([network(*each)[0] for each in data])
+    exported = [export(network, [SHAPE, [1, 1, 8]], input_dtypes=["float32", "int64"]) for _ in range(3)]
+    for sample in data[:4]:
+        torch.testing.assert_close(exported[0].module()(*sample), network(*sample))
+    observing, converting = (quantizer_of(create(target), QuantizationScheme(name="int8")) for _ in range(2))
+    assert observing is not None
+    assert converting is not None
+    module = quantize(exported[1], converting, calibrate(exported[2], observing, data, len(data)))[0].module()
+    found = torch.stack([module(*each)[0] for each in data])
+    assert sqnr_db(float(wanted.square().sum()), float((wanted - found).square().sum())) > 25
+
+
+@pytest.mark.parametrize("others", [1, 3])
+def test_all_softmax_share_one_copy_of_a_mask_that_others_read(others: int) -> None:
+    class Layers(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            for _ in range(4):
+                x = (x @ x.mT + INFINITE).softmax(-1) @ x
+            return x, *[(x[..., :8] * n + INFINITE).exp() for n in range(others)]
+
+    program = export(Layers(), [SHAPE])
+    found = [each for each in program.constants.values() if torch.equal(each, INFINITE.clamp(min=MASKED))]
+    assert len(found) == 1
+    assert torch.ops.aten.alias.default not in {node.target for node in program.graph.nodes}
+    torch.testing.assert_close(program.module()(*samples()[0]), Layers()(*samples()[0]))
+
+
+def test_scores_that_something_else_reads_are_masked_by_numbers_of_their_own() -> None:
+    """What the softmax reads is finite, and numbers that are no masks are not copied."""
+
+    class Scores(nn.Module):
+        def forward(self, x: torch.Tensor, bias: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            scores = (x @ x.mT).masked_fill(bias > 0, -torch.inf)
+            plain = x + bias[..., :1] + torch.full((1, 8, 16), -3.0)
+            return scores, scores.softmax(-1), plain, plain.softmax(-1)
+
+    program = export(Scores(), [SHAPE, [1, 8, 8]])
+    masked = [node for node in program.graph.nodes if node.target == torch.ops.aten.masked_fill.Scalar]
+    assert sorted(node.args[2] for node in masked) == [-torch.inf, MASKED]
+    assert [node.target for node in program.graph.nodes].count(torch.ops.aten.add.Tensor) == 2
+    inputs = samples()[0][0], torch.rand(1, 8, 8) - 0.5
+    torch.testing.assert_close(program.module()(*inputs), Scores()(*inputs))
 
 
 def test_masked_scores_that_the_model_returns_stay_infinite() -> None:

@@ -107,26 +107,20 @@ def _filled_around(
 def bound_masks(program: ExportedProgram) -> None:
     """Let masks in an ATen program leave out by MASKED, where nothing but a softmax sees the difference.
 
+    A mask that others read, too, as a logarithm or a comparison does, stays theirs; all softmax share one of their own.
     Rows that are masked as a whole get equal weights in place of NaN where the mask is filled in, and where it is added
     the weights that they have without it.
     """
     values = constants(program)
     is_changed = scale_before_masks(program, [node for node in program.graph.nodes if node.target in SOFTMAX], values)
     values = constants(program) if is_changed else values
-    for node in _only_seen_by_softmax(program.graph, values.keys()):
-        if node in values:
-            is_changed |= _bound_constant(program, node, values)
-            continue
-        most = least_factor(program, node, values) if packet_of(node) is _aten.mul else MASKED
-        for position in OPERANDS.get(packet_of(node), ()):
-            value = node.args[position] if position < len(node.args) else None
-            if isinstance(value, (int, float)) and value <= most and "alpha" not in node.kwargs:
-                if packet_of(node) is _aten.mul and NO_FACTOR < value <= ALL_ALIKE:
-                    _fill_rows(program, node, values)
-                node.update_arg(position, type(value)(MASKED))
-                is_changed = True
-                if node.target == _aten.masked_fill.Scalar and node.args[1] in values:
-                    _add_mask(program, node, values)
+    if copies := _copied_for_softmax(program.graph, values):
+        values = constants(program)
+    _, hidden = _seen_by_softmax(program.graph, values.keys())
+    for node in hidden:
+        bound = _bound_constant if node in values else _bound_numbers
+        is_changed |= bound(program, node, values)
+    _drop_equal(copies)
     if is_changed:
         program.graph.eliminate_dead_code()
         for node in reversed([each for each in program.graph.nodes if each in values]):
@@ -134,8 +128,8 @@ def bound_masks(program: ExportedProgram) -> None:
                 program.graph.erase_node(node)
 
 
-def _only_seen_by_softmax(graph: torch.fx.Graph, constants: Collection[Node]) -> list[Node]:
-    """Nodes whose values nothing but softmax reads, as they are or as part of others of these nodes."""
+def _seen_by_softmax(graph: torch.fx.Graph, constants: Collection[Node]) -> tuple[list[Node], list[Node]]:
+    """Nodes whose values a softmax reads, as they are or as part of others of these; those that nothing else reads."""
     reached: set[Node] = set()
     waiting = [node.args[0] for node in graph.nodes if node.target in SOFTMAX]
     while waiting:
@@ -154,7 +148,54 @@ def _only_seen_by_softmax(graph: torch.fx.Graph, constants: Collection[Node]) ->
     for node in reversed(graph.nodes):
         if node in reached and all(user in hidden or user.target in SOFTMAX for user in node.users):
             hidden.add(node)
-    return [node for node in graph.nodes if node in hidden]
+    return [node for node in graph.nodes if node in reached], [node for node in graph.nodes if node in hidden]
+
+
+def _copied_for_softmax(graph: torch.fx.Graph, values: Mapping[Node, Callable[[], Any]]) -> dict[Node, Node]:
+    """Let softmax read copies of masks, and of what is made of them on the way there, that something else reads, too.
+
+    Returns:
+        The copies, in the order of the graph, each with its original.
+    """
+    reached, hidden = _seen_by_softmax(graph, values.keys())
+    of_masks, written = set[torch.fx.Node](), _written(graph)
+    for node in reached:
+        if node not in written and (_may_leave_out(node, values) or not of_masks.isdisjoint(node.all_input_nodes)):
+            of_masks.add(node)
+    copies: dict[Node, Node] = {}
+    own = set(hidden)
+    for node in reversed([each for each in reached if each in of_masks.difference(hidden)]):
+        readers = [user for user in node.users if user in own or user.target in SOFTMAX]
+        with graph.inserting_before(node.next if node.op != "placeholder" else _first_call(graph)):
+            copy = called(node, _aten.alias.default, node) if node in values else graph.node_copy(node)
+        for reader in readers:
+            reader.replace_input_with(node, copy)
+        own.add(copy)
+        copies[copy] = node
+    return dict(reversed(copies.items()))
+
+
+def _first_call(graph: torch.fx.Graph) -> Node:
+    found: Node = next(each for each in graph.nodes if each.op != "placeholder")
+    return found
+
+
+def _may_leave_out(node: Node, values: Mapping[Node, Callable[[], Any]]) -> bool:
+    """Whether it has a number of masks, as far as it is known."""
+    if node in values:
+        value = values[node]()
+        return bool(value.is_floating_point() and (value <= MASKED).any())
+    numbers = [node.args[each] for each in OPERANDS.get(packet_of(node), ()) if each < len(node.args)]
+    return any(isinstance(each, (int, float)) and each <= MASKED for each in numbers)
+
+
+def _drop_equal(copies: Mapping[Node, Node]) -> None:
+    """Let readers of `copies` that are as their originals read these."""
+    for copy, original in copies.items():
+        is_alias = copy.args == (original,)
+        if copy.users and (is_alias or (copy.args, copy.kwargs) == (original.args, original.kwargs)):
+            copy.replace_all_uses_with(original)
+            copy.graph.erase_node(copy)
 
 
 def constants(program: ExportedProgram, *, may_be_trained: bool = False) -> dict[Node, Callable[[], Any]]:
@@ -225,6 +266,22 @@ def _stored(program: ExportedProgram, target: str) -> Any:
 def _computed(node: Node, constants: Mapping[Node, Callable[[], Any]]) -> Any:
     arguments, options = map_arg((node.args, node.kwargs), lambda each: constants[each]())
     return node.target(*arguments, **options)  # type: ignore[operator]
+
+
+def _bound_numbers(program: ExportedProgram, node: Node, values: Mapping[Node, Callable[[], Any]]) -> bool:
+    """Let `node` fill in, add or multiply by MASKED in place of a number of masks; whether it had one."""
+    is_changed = False
+    most = least_factor(program, node, values) if packet_of(node) is _aten.mul else MASKED
+    for position in OPERANDS.get(packet_of(node), ()):
+        value = node.args[position] if position < len(node.args) else None
+        if isinstance(value, (int, float)) and value <= most and "alpha" not in node.kwargs:
+            if packet_of(node) is _aten.mul and NO_FACTOR < value <= ALL_ALIKE:
+                _fill_rows(program, node, values)
+            node.update_arg(position, type(value)(MASKED))
+            is_changed = True
+            if node.target == _aten.masked_fill.Scalar and node.args[1] in values:
+                _add_mask(program, node, values)
+    return is_changed
 
 
 def _bound_constant(program: ExportedProgram, node: Node, values: Mapping[Node, Callable[[], Any]]) -> bool:

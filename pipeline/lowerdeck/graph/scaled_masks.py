@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ ALL_ALIKE = -1e8
 """Float32 has steps of 8 here, so that scores to which it is added have equal weights."""
 STILL_MASKED = MASKED / 16
 """-1e4 that is scaled by the root of 256 features is one still; exp of it is zero."""
+_OF_SCORES = (_aten.softmax, _aten._softmax)
 
 
 def least_factor(program: ExportedProgram, product: Node, values: Mapping[Node, Callable[[], Any]]) -> float:
@@ -41,12 +42,22 @@ def least_factor(program: ExportedProgram, product: Node, values: Mapping[Node, 
 
 
 def _is_added(node: Node) -> bool:
-    """Whether scores are added to `node`, or it is subtracted from them: an input may also be scores by itself."""
-    readers = {user: packet_of(user) for user in node.users}
-    return bool(readers) and all(
-        packet in (_aten.add, _aten.sub) or (packet in HANDING_ON and _is_added(user))
-        for user, packet in readers.items()
-    )
+    """Whether scores are added to `node`, or it is subtracted from them, unless it is scores by itself.
+
+    Others, such as comparisons, may read it, too.
+    """
+    readers = set(_readers(node))
+    return not readers.isdisjoint((_aten.add, _aten.sub)) and readers.isdisjoint(_OF_SCORES)
+
+
+def _readers(node: Node) -> Iterator[Any]:
+    """The operators that read `node`, also behind those that move it."""
+    for user in node.users:
+        packet = packet_of(user)
+        if packet in HANDING_ON:
+            yield from _readers(user)
+        else:
+            yield packet
 
 
 def scale_before_masks(
