@@ -122,6 +122,8 @@ BEHIND: dict[str, Behind] = {
     ),
     "sum": lambda weights, value: weights.masked_fill(weights.sum(-1, keepdim=True).isnan(), 0.0),
     "sum of queries": lambda weights, value: weights.sum(1).nan_to_num() + weights.amax((1, 2)).isfinite(),
+    "turned round": lambda weights, value: (weights.flip(1) @ value).nan_to_num(),
+    "rolled": lambda weights, value: weights.roll(3, 1).roll(1, -1).nan_to_num(0.5),
     "cumulative sum": lambda weights, value: weights.cumsum(-1).gt(0.5).to(torch.float32),
     "cumulative sum of queries": lambda weights, value: weights.cumsum(1).nan_to_num(),
     "normalized": lambda weights, value: (weights / weights.sum(-1, keepdim=True)).nan_to_num(),

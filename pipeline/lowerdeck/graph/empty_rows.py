@@ -42,6 +42,7 @@ _PRODUCTS = {
     _aten.linear: (0,),
 }
 """Where matrices are that a product sums over: the last dimension of the first one, and the second last of another."""
+_MOVING = (*HANDING_ON, _aten.flip, _aten.roll)
 _REDUCING = (_aten.sum, _aten.mean, _aten.amax, _aten.amin, _aten.var, _aten.std, _aten.logsumexp)
 _BY_ELEMENTS = (
     *(_aten.add, _aten.sub, _aten.rsub, _aten.mul, _aten.div, _aten.neg, _aten.abs, _aten.reciprocal, _aten.square),
@@ -56,7 +57,7 @@ _LAYERS = (
 )
 """Operators whose results are taken for usual numbers."""
 _FINITE = (
-    *(*HANDING_ON, *_LAYERS, *_PRODUCTS, _aten.sum, _aten.mean, _aten.amax, _aten.amin, _aten.cumsum),
+    *(*_MOVING, *_LAYERS, *_PRODUCTS, _aten.sum, _aten.mean, _aten.amax, _aten.amin, _aten.cumsum),
     *(_aten.cat, _aten.stack, _aten.split, _aten.split_with_sizes, _aten.chunk, _aten.unbind),
     *(_aten.add, _aten.sub, _aten.rsub, _aten.mul, _aten.div, _aten.neg, _aten.abs, _aten.square, _aten.clamp),
     *(_aten.maximum, _aten.minimum, _aten.relu, _aten.gelu, _aten.silu, _aten.tanh, _aten.sigmoid),
@@ -305,7 +306,7 @@ def _value_of(places: _Places) -> Any:
 
 
 _HANDING_ON_NAN: dict[Any, Callable[[_EmptyRows, Node], _Places | None]] = {
-    **dict.fromkeys(HANDING_ON, _EmptyRows.moved),
+    **dict.fromkeys(_MOVING, _EmptyRows.moved),
     **dict.fromkeys(_BY_ELEMENTS, _EmptyRows.by_elements),
     **dict.fromkeys(_PRODUCTS, _EmptyRows.product),
     **dict.fromkeys(_REDUCING, _EmptyRows.reduced),
