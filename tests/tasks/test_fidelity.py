@@ -149,3 +149,24 @@ def test_what_is_lost_has_no_cosine() -> None:
     assert found["error_max"].tolist() == [np.inf, np.inf, np.inf, 0.0]
     same = fidelity.records(np.array([[-np.inf, 2.0]]), np.array([[-np.inf, 2.0]]), None)
     assert same["cosine"].tolist() == [1.0]
+
+
+def test_a_mask_hides_no_loss() -> None:
+    """All scores that a mask kept were lost, and the ratio was 179 dB, because the mask's number has all the power."""
+    scores, lost = np.array([[3.0, -1e9, 4.0]]), np.array([[0.0, -1e9 - 64, 0.0]])
+    masked = OutputSpec(name="logits", lsb=1.0, masked_signs=(-1,))
+    found = compared({"float": [scores], "quantized": [lost]}, specs=(masked,)).metrics
+    assert (found["quantized_sqnr_db"], found["quantized_cosine"], found["quantized_exact_share"]) == (0.0, 0.0, 0.0)
+    assert (found["quantized_error_max_lsb"], found["quantized_error_mean_lsb"]) == (4.0, 3.5)
+    assert found["output_masked_share"] == pytest.approx(1 / 3)
+    unmasked = compared({"float": [scores], "quantized": [np.zeros((1, 3))]}, specs=(masked,)).metrics
+    assert unmasked["quantized_error_max_lsb"] == 1e9, "what a mask should leave out and does not"
+    assert unmasked["output_masked_share"] == 0.0
+    large = compared({"float": [-scores], "quantized": [-lost]}, specs=(masked,)).metrics
+    assert large["quantized_sqnr_db"] > 100, "no mask has this sign"
+
+
+def test_outputs_without_masks_have_large_numbers() -> None:
+    found = compared({"float": [np.full((1, 2), -2e4)], "quantized": [np.full((1, 2), -1e4)]}, specs=SPECS[1:2]).metrics
+    assert found["quantized_sqnr_db"] == pytest.approx(10 * math.log10(4))
+    assert "output_masked_share" not in found

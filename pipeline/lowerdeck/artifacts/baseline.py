@@ -84,7 +84,9 @@ def read_baseline() -> tuple[Outputs, list[int]]:
 
     tensors, metadata = tensor_rows.open_rows(require_file(paths.BASELINE))
     about = json.loads(metadata["about"])
-    specs = tuple(OutputSpec(**spec) for spec in about["outputs"])
+    specs = tuple(
+        OutputSpec(**spec | {"masked_signs": tuple(spec.get("masked_signs", ()))}) for spec in about["outputs"]
+    )
     programs = dict.fromkeys(name.partition("/")[0] for name in tensors if name != _SAMPLES)
     values = {program: {spec.name: tensors[f"{program}/{spec.name}"] for spec in specs} for program in programs}
     return Outputs(specs=specs, values=values, executed_by=about.get("executed_by", "unknown")), [

@@ -5,13 +5,13 @@ Errors of a sample are reduced to a few sums, from which every metric of all sam
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from lowerdeck.evaluation.quantization_error import IDENTICAL_DB, error_lsb
+from lowerdeck.evaluation.quantization_error import IDENTICAL_DB, error_lsb, masked_in_both
 
 PAIRS = {
     "quantized": ("quantized", "float"),
@@ -23,22 +23,29 @@ ERRORS_OF = {"quantized": "quantized", "delegated": "delegated_against_quantized
 """Program -> the pair of its errors in steps: each is compared with the program that it was made from."""
 
 
-def records(values: npt.NDArray[Any], reference: npt.NDArray[Any], lsb: float | None) -> dict[str, npt.NDArray[Any]]:
+def records(
+    values: npt.NDArray[Any], reference: npt.NDArray[Any], lsb: float | None, masked_signs: Collection[int] = ()
+) -> dict[str, npt.NDArray[Any]]:
     """The sums of several samples; those of each do not depend on the others, to the last bit.
 
     Values that are equal have no error, NaN and infinities included; a value that is finite on one side alone has an
-    infinite one.
+    infinite one. Elements with a mask's number in both are left out: the power of -1e9 would hide every loss.
 
     Args:
         values: The output of one program, any dtype [b x ...], b > 0.
         reference: That of the other; same shape.
         lsb: One step of the output's quantization; None to leave errors in units of the output.
+        masked_signs: The signs of the numbers by which masks leave out elements.
 
     Returns:
         float64 [b]: `signal` and `noise` as powers, `cosine` (1 where both are zero, 0 where an error is infinite),
-        `error_sum`, `error_max`, and `exact` among `count` elements.
+        `error_sum`, `error_max`, and `exact` among `count` elements, without those left out: `masked`.
     """
     given, expected = (np.array(each, dtype=np.float64).reshape(len(each), -1) for each in (values, reference))
+    masked = masked_in_both(given, expected, masked_signs)
+    if masked_signs:
+        given, expected = np.where(masked, 0.0, given), np.where(masked, 0.0, expected)
+    left_out = masked.sum(axis=1)
     finite = np.isfinite(given) & np.isfinite(expected)
     all_finite = bool(finite.all())
     one, other = (given, expected) if all_finite else (np.where(finite, given, 0.0), np.where(finite, expected, 0.0))
@@ -59,8 +66,9 @@ def records(values: npt.NDArray[Any], reference: npt.NDArray[Any], lsb: float | 
         "cosine": np.where(np.isinf(error).any(axis=1), 0.0, cosine),
         "error_sum": error.sum(axis=1),
         "error_max": error.max(axis=1, initial=0.0),
-        "exact": (error == 0).sum(axis=1),
-        "count": np.full(len(error), error.shape[1]),
+        "exact": (error == 0).sum(axis=1) - left_out,
+        "count": error.shape[1] - left_out,
+        "masked": left_out,
     }
     return {name: value.astype(np.float64) for name, value in sums.items()}
 

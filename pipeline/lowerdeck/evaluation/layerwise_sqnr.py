@@ -9,6 +9,7 @@ order.
 
 from __future__ import annotations
 
+import dataclasses
 import operator
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from lowerdeck.contracts.evaluation import LayerMetrics, OutputSpec
 from lowerdeck.contracts.samples import Split
 from lowerdeck.evaluation.quantization_error import sqnr_db
 from lowerdeck.graph.io_boundary import output_nodes
+from lowerdeck.graph.mask_numbers import masked_outputs
 from lowerdeck.graph.masked_scores import IS_MASKED, behind_masks
 from lowerdeck.graph.modules import module_path
 from lowerdeck.graph.node_origins import float_node
@@ -107,7 +109,11 @@ def difference(expected: torch.Tensor, actual: torch.Tensor) -> torch.Tensor:
 
 def output_specs(exported: ExportedProgram, quantized: ExportedProgram) -> tuple[OutputSpec, ...]:
     """The outputs of both programs, with the steps of their quantization."""
-    return tuple(map(_output_spec, output_names(exported), output_nodes(quantized)))
+    specs = map(_output_spec, output_names(exported), output_nodes(quantized))
+    return tuple(
+        dataclasses.replace(spec, masked_signs=signs)
+        for spec, signs in zip(specs, masked_outputs(exported), strict=True)
+    )
 
 
 def _output_spec(name: str, node: Any) -> OutputSpec:

@@ -37,9 +37,15 @@ _OF_EVERY_BUILD = (
     *("accelerated_macs_share", "accelerated_share", "compute_nodes", "crossing_bytes", "crossings"),
     *("delegated_compute_nodes", "delegated_macs_share", "delegated_parameter_share", "delegated_share"),
     *("library_crossings", "method_allocator_bytes", "mismatches", "num_layer_samples", "num_samples", "output_lsb"),
-    *("partitions", "planned_memory_bytes", "portable_macs", "program_bytes", "ram_bytes", "scratch_bytes"),
-    *("total_macs", "total_parameters", "transposes_at_boundary", "transposes_delegated", "transposes_in_delegates"),
-    *("transposes_inserted", "undelegated_macs", "undelegated_parameters", "worst_layer_sqnr_db"),
+    *("output_masked_share", "partitions", "planned_memory_bytes", "portable_macs", "program_bytes", "ram_bytes"),
+    *("scratch_bytes", "total_macs", "total_parameters", "transposes_at_boundary", "transposes_delegated"),
+    *(
+        "transposes_in_delegates",
+        "transposes_inserted",
+        "undelegated_macs",
+        "undelegated_parameters",
+        "worst_layer_sqnr_db",
+    ),
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ import numpy.typing as npt
 IDENTICAL_DB = 200.0
 """Reported instead of infinity, which JSON lacks, where there is no noise; beyond float64's noise floor."""
 
+MASKED = 1e4
+"""Numbers from here on may be those of a mask; that of graph.masked_scores, which needs PyTorch."""
 _GRID_TOLERANCE_LSB = 0.01
 """Values this close to a step count as on it, because 16-bit outputs are computed in float32."""
 
@@ -47,3 +50,20 @@ def error_lsb(values: npt.NDArray[Any], reference: npt.NDArray[Any], lsb: float)
     whole = np.round(steps)
     error: npt.NDArray[np.float64] = np.where(np.abs(steps - whole) <= _GRID_TOLERANCE_LSB, whole, steps)
     return error
+
+
+def masked_in_both(values: Any, reference: Any, signs: Collection[int]) -> Any:
+    """Where two outputs both have a mask's number: what a mask leaves out says nothing of what it keeps.
+
+    Args:
+        values: An array or a tensor of floats, any shape.
+        reference: What it is compared with; same type and shape.
+        signs: Those of the numbers of masks, 1 and -1; elements with other signs are kept.
+
+    Returns:
+        Booleans, same shape.
+    """
+    masked = (reference > 0) & (reference < 0)
+    for sign in signs:
+        masked = masked | ((sign * reference >= MASKED) & (sign * values >= MASKED / 2))
+    return masked

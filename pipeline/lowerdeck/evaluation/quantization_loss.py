@@ -11,7 +11,8 @@ from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.evaluation import LayerMetrics, LossyLayer, QuantizationLoss
 from lowerdeck.contracts.samples import Sample
 from lowerdeck.evaluation.layerwise_sqnr import compare_layers, difference
-from lowerdeck.evaluation.quantization_error import IDENTICAL_DB, sqnr_db
+from lowerdeck.evaluation.quantization_error import IDENTICAL_DB, masked_in_both, sqnr_db
+from lowerdeck.graph.mask_numbers import masked_outputs
 from lowerdeck.graph.node_values import NodeValues
 from lowerdeck.graph.source_lines import source_line
 
@@ -87,16 +88,17 @@ def _not_finite(count: int, num_samples: int, layers: Sequence[LossyLayer]) -> L
 def _outputs(
     exported: ExportedProgram, quantized: ExportedProgram, samples: Sequence[tuple[torch.Tensor, ...]]
 ) -> list[list[tuple[torch.Tensor, torch.Tensor]]]:
-    """Those in floats: for each, the expected and the actual one of every sample."""
+    """Those in floats: for each, the expected and the actual one of every sample, without what masks leave out."""
     names = [tuple(map(str, program.graph_signature.user_outputs)) for program in (exported, quantized)]
     execute = [NodeValues(program, set(outputs)) for program, outputs in zip((exported, quantized), names, strict=True)]
-    pairs = list(zip(*names, strict=True))
+    pairs = list(zip(*names, masked_outputs(exported), strict=True))
     outputs: list[list[tuple[torch.Tensor, torch.Tensor]]] = [[] for _ in pairs]
     for inputs in samples:
         expected, actual = (values(inputs) for values in execute)
-        for found, (name, other) in zip(outputs, pairs, strict=True):
+        for found, (name, other, signs) in zip(outputs, pairs, strict=True):
             if name in expected and expected[name].is_floating_point():
-                found.append((expected[name].double(), actual[other].double()))
+                masked = masked_in_both(actual[other], expected[name], signs)
+                found.append((expected[name].double().where(~masked, 0.0), actual[other].double().where(~masked, 0.0)))
     return [found for found in outputs if found]
 
 

@@ -242,8 +242,13 @@ def _details(chosen: ChosenTask, records: EvaluationRecords, names: Sequence[str
 
 
 def _constants(records: EvaluationRecords) -> dict[str, Any]:
-    """Steps of the outputs' quantization, in their units."""
-    steps = {spec.name: spec.lsb for spec in records.specs if spec.lsb is not None}
-    if len(records.specs) == 1:
-        return dict(zip(("output_lsb",), steps.values(), strict=False))
-    return {f"outputs.{name}.output_lsb": lsb for name, lsb in steps.items()}
+    """Steps of the outputs' quantization, in their units, and the shares of their elements that masks leave out."""
+    found: dict[str, Any] = {}
+    for spec in records.specs:
+        path = f"outputs.{spec.name}." if len(records.specs) > 1 else ""
+        if spec.lsb is not None:
+            found[f"{path}output_lsb"] = spec.lsb
+        for outputs in list(records.fidelity.values())[:1] if spec.masked_signs else ():
+            masked, kept = (float(outputs[spec.name][name].sum()) for name in ("masked", "count"))
+            found[f"{path}output_masked_share"] = masked / max(masked + kept, 1.0)
+    return found

@@ -52,7 +52,7 @@ def behind_masks(program: GraphModule | ExportedProgram) -> set[Node]:
     Args:
         program: An ATen program, or the prepared model that was made from one.
     """
-    stored = _stored(program)
+    stored = stored_tensors(program)
     scores: set[Node] = set()
     waiting = [each for node in program.graph.nodes if packet_of(node) in _EXPONENTIAL for each in node.all_input_nodes]
     while waiting:
@@ -73,10 +73,10 @@ def _leaves_out(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.is_floating_point() and bool((value == MASKED).any())
 
 
-def _stored(program: GraphModule | ExportedProgram) -> dict[Node, Any]:
-    """The nodes that stand for tensors of the model, with their values."""
+def stored_tensors(program: GraphModule | ExportedProgram) -> dict[Node, Any]:
+    """The nodes of an ATen program, or of a module of one, that stand for tensors of the model, with their values."""
     if isinstance(program, torch.fx.GraphModule):
-        return {node: attrgetter(node.target)(program) for node in program.graph.find_nodes(op="get_attr")}
+        return {node: attrgetter(str(node.target))(program) for node in program.graph.find_nodes(op="get_attr")}
     values, nodes = program.state_dict | program.constants, program.graph.find_nodes(op="placeholder")
     targets = (spec.target for spec in program.graph_signature.input_specs)
     return {node: values[target] for node, target in zip(nodes, targets, strict=True) if target in values}

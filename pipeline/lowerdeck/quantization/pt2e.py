@@ -28,7 +28,7 @@ from lowerdeck.quantization.integers import (
     show_exact_divisions,
 )
 from lowerdeck.quantization.limits import observe_finite_limits
-from lowerdeck.quantization.masked_logarithms import KeepingLogarithms
+from lowerdeck.quantization.masked_values import KeepingMasks
 from lowerdeck.quantization.masks import narrow_masked_ranges
 from lowerdeck.quantization.matrix_products import use_linear
 from lowerdeck.quantization.shared_layers import separate_shared_layers
@@ -56,7 +56,7 @@ def prepare(program: ExportedProgram, quantizer: Quantizer) -> torch.fx.GraphMod
             # NeutronQuantizer groups nodes by the last entry of source_fn_stack, which only strict export adds.
             node.meta.setdefault("source_fn_stack", [(node.name, node.target)])
     with fast_graph_passes(), FAKE_CONSTANT.active(_with_known_sizes(FAKE_CONSTANT.original())):
-        prepared: torch.fx.GraphModule = prepare_pt2e(module, KeepingLogarithms(quantizer))
+        prepared: torch.fx.GraphModule = prepare_pt2e(module, KeepingMasks(quantizer))
     leave_other_types(prepared)
     show_exact_divisions(prepared)
     leave_floats_between_integers(prepared, trained, known)

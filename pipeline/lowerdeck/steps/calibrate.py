@@ -12,7 +12,9 @@ from lowerdeck.compat.terminal import progress_bar
 from lowerdeck.compat.torchao import HISTOGRAM_SEARCH
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.quantization import ObserverState
+from lowerdeck.evaluation.quantization_error import masked_in_both
 from lowerdeck.graph.exact_integers import computed_of_integers
+from lowerdeck.graph.mask_numbers import masked_outputs
 from lowerdeck.graph.memory_formats import memory_format_of, to_memory_format
 from lowerdeck.graph.source_lines import source_line
 from lowerdeck.graph.state import initial_state, with_own_state
@@ -26,7 +28,7 @@ from lowerdeck.quantization.small_ranges import refine_small_steps
 from lowerdeck.quantization.training import Training, train
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from torch.export import ExportedProgram
     from torchao.quantization.pt2e.quantizer import Quantizer
@@ -114,9 +116,9 @@ def _check_prepared(compared: Sequence[tuple[Any, Any, Any]], program: ExportedP
         return
     samples, given, wanted = ([tree_leaves(each) for each in part] for part in zip(*compared, strict=True))
     by = library_of(quantizer) or "the quantizers"
-    exact, names = computed_of_integers(program), program.graph_signature.user_outputs
+    exact, names, signs = computed_of_integers(program), program.graph_signature.user_outputs, masked_outputs(program)
     for number, pairs in enumerate(zip(zip(*given, strict=True), zip(*wanted, strict=True), strict=True)):
-        difference = _difference(list(zip(*pairs, strict=True)), is_exact=names[number] in exact)
+        difference = _difference(list(zip(*pairs, strict=True)), signs[number], is_exact=names[number] in exact)
         if difference is not None:
             raise LowerdeckError(
                 f"{by} and torchao prepare another network for quantization than the model: "
@@ -148,8 +150,14 @@ def _exceeds_32_bits(value: Any) -> bool:
     return is_long and bool(((value > limits.max) | (value < limits.min)).any())
 
 
-def _difference(pairs: Sequence[tuple[Any, Any]], *, is_exact: bool) -> str | None:
-    """How an output, given and wanted for each sample, differs; None where decompositions explain the difference."""
+def _difference(pairs: Sequence[tuple[Any, Any]], masked_signs: Collection[int], *, is_exact: bool) -> str | None:
+    """How an output, given and wanted for each sample, differs; None where decompositions explain the difference.
+
+    Args:
+        pairs: Those of all samples.
+        masked_signs: Signs of the numbers by which masks leave out elements, beside which others would seem small.
+        is_exact: Whether integers may not differ.
+    """
     if not isinstance(pairs[0][1], torch.Tensor):
         return None
     for given, wanted in pairs:
@@ -160,7 +168,7 @@ def _difference(pairs: Sequence[tuple[Any, Any]], *, is_exact: bool) -> str | No
     all_given, all_wanted = (torch.cat([one.flatten() for one in each]) for each in zip(*pairs, strict=True))
     if not all_wanted.is_floating_point():
         return _difference_of_integers(all_given, all_wanted, 0.0 if is_exact else _MOST_OTHER_INTEGERS)
-    finite = all_wanted.isfinite()
+    finite = all_wanted.isfinite() & ~masked_in_both(all_given, all_wanted, masked_signs)
     errors, largest = (all_given - all_wanted)[finite].abs(), all_wanted[finite].abs()
     if not finite.any() or errors.max() <= max(_MOST_CHANGED * float(largest.max()), _LEAST_DIFFERENCE):
         return None

@@ -1,0 +1,297 @@
+"""Nodes that have the number of a mask, such as -1e9, beside scores whose differences count.
+
+A softmax needs to know of a masked score that it is less than the others. Its logarithm, an order, and who gets scores
+as an output, need to know how much the others are: no 8 bits have -1e9 and steps for the scores that are kept.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from lowerdeck.graph.masked_scores import CHOOSING, CONVERTING, FULL, HANDING_ON, MASKED, packet_of, stored_tensors
+from lowerdeck.graph.retracing import arguments_of
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+    from torch.fx import GraphModule, Node
+
+    _Stored = Mapping[Node, Any]
+
+_aten = torch.ops.aten
+_LOGARITHMS = (_aten.log_softmax, _aten._log_softmax, _aten.logsumexp)
+_FILLING: dict[Any, tuple[int, ...]] = {
+    **CHOOSING,
+    **dict.fromkeys((_aten.select_scatter, _aten.slice_scatter, _aten.diagonal_scatter, _aten.copy), (1,)),
+    **dict.fromkeys((_aten.index_put, _aten.masked_scatter, _aten.constant_pad_nd), (2,)),
+    **dict.fromkeys((_aten.index_fill, _aten.index_copy, _aten.scatter, _aten.scatter_reduce, _aten.pad), (3,)),
+    **dict.fromkeys((_aten.cat, _aten.stack), (0,)),
+    _aten.maximum: (0, 1),
+}
+"""Where operators have what some elements of their results are."""
+_ADDING = (_aten.add, _aten.sub, _aten.rsub)
+_MULTIPLYING = (_aten.mul, _aten.div)
+_ARITHMETIC = (*_ADDING, _aten.mul, _aten.neg)
+_BOUNDED = (
+    *(_aten.exp, _aten.softmax, _aten._softmax, _aten.sigmoid, _aten.tanh, _aten.logsumexp),
+    *(_aten.argmax, _aten.argmin, _aten.argsort, _aten.isinf, _aten.isfinite),
+    *(_aten.gt, _aten.ge, _aten.lt, _aten.le, _aten.eq, _aten.ne),
+    *(_aten.layer_norm, _aten.group_norm, _aten.instance_norm, _aten.rms_norm),
+)
+"""Operators whose results have no number of a mask, whatever they read."""
+_BOUNDED_BELOW = (_aten.relu, _aten.relu6, _aten.elu, _aten.gelu, _aten.silu, _aten.hardswish, _aten.softplus)
+_BOUNDED_ABOVE = (_aten.log_softmax, _aten._log_softmax, _aten.log_sigmoid)
+_LOWER = {_aten.clamp: 1, _aten.clamp_min: 1, _aten.hardtanh: 1, _aten.maximum: 1, _aten.nan_to_num: 3}
+_UPPER = {_aten.clamp: 2, _aten.clamp_max: 1, _aten.hardtanh: 2, _aten.minimum: 1}
+"""Where operators have the least and the largest number of their results; of nan_to_num, in place of infinite ones."""
+_LAYERS = (
+    *(_aten.linear, _aten.matmul, _aten.mm, _aten.bmm, _aten.addmm, _aten.conv1d, _aten.conv2d, _aten.conv3d),
+    *(_aten.conv_transpose1d, _aten.conv_transpose2d, _aten.conv_transpose3d),
+)
+
+
+class _Read(NamedTuple):
+    """A tensor on the way to what needs the differences of scores.
+
+    Attributes:
+        node: Computes it; or a number.
+        sign: -1 if it is subtracted on the way, else 1.
+        is_returned: Whether an output of the program needs them.
+    """
+
+    node: Any
+    sign: int
+    is_returned: bool
+
+
+def masked_values(program: GraphModule | ExportedProgram) -> list[Node]:
+    """The nodes from a mask to what needs the differences of scores, and those that read a number of the mask.
+
+    They end in front of a layer.
+
+    Args:
+        program: An ATen program, or a module of one.
+    """
+    stored = stored_tensors(program)
+    wanted = [*_wanted(program.graph), *_returned(program.graph)]
+    return list(dict.fromkeys(_reading(stored, program.graph, _masks(stored, program.graph, wanted))))
+
+
+def masked_outputs(program: ExportedProgram) -> list[tuple[int, ...]]:
+    """The signs of the numbers by which masks leave out elements of the outputs that an ATen program returns."""
+    stored, names, signs = stored_tensors(program), program.graph_signature.user_outputs, dict[Any, tuple[int, ...]]()
+    for read in _returned(program.graph):
+        found = (-read.sign,) if _masks(stored, program.graph, [read]) else ()
+        signs[read.node.name] = signs.get(read.node.name, ()) + found
+    return [signs.get(name, ()) for name in names]
+
+
+def _wanted(graph: torch.fx.Graph) -> list[_Read]:
+    """What logarithms read."""
+    found = list[_Read]()
+    for node in graph.nodes:
+        if packet_of(node) in _LOGARITHMS:
+            found.append(_Read(node.args[0], 1, False))
+    return found
+
+
+def _returned(graph: torch.fx.Graph) -> list[_Read]:
+    """The outputs in floats."""
+    return [
+        each for node in graph.output_node().all_input_nodes if _is_float(node) for each in _of(_Read(node, 1, True))
+    ]
+
+
+def _of(read: _Read) -> list[_Read]:
+    """`read` for masks of either sign."""
+    return [read, read._replace(sign=-1)]
+
+
+def _reading(stored: _Stored, graph: torch.fx.Graph, masks: dict[Node, set[int]]) -> list[Node]:
+    """Masks, and the nodes that read a number of them, up to a layer.
+
+    Args:
+        stored: The tensors that the program stores.
+        graph: Its graph.
+        masks: The signs of their numbers: 1, -1, or both.
+    """
+    carrying, found = dict(masks), list(masks)
+    for node in graph.nodes:
+        sources = [each for each in node.all_input_nodes if each in carrying]
+        if node.op != "call_function" or not sources or packet_of(node) in _LAYERS:
+            continue
+        found.append(node)
+        if _is_index(node):
+            continue
+        signs = {sign * _direction(stored, node, each) for each in sources for sign in carrying[each]}
+        signs = {sign for sign in signs if not _is_bounded(stored, node, sign)}
+        if signs or node in carrying:
+            carrying[node] = carrying.get(node, set()) | signs
+    return found
+
+
+def _masks(stored: _Stored, graph: torch.fx.Graph, wanted: Sequence[_Read]) -> dict[Node, set[int]]:
+    """The calls that make masks of what is wanted, in order, with the signs of their numbers: 1, -1, or both."""
+    found: dict[Node, set[int]] = {}
+    waiting, seen = list(wanted), set[_Read]()
+    while waiting:
+        read = waiting.pop()
+        node, sign, _ = read
+        if read in seen or _ends(stored, node, sign):
+            continue
+        seen.add(read)
+        if signs := _leaves_out(stored, read):
+            found[node] = found.get(node, set()) | signs
+        is_arithmetic = packet_of(node) in (*_ARITHMETIC, *_MULTIPLYING)
+        operands = (each for each in node.all_input_nodes if not is_arithmetic or _value(stored, each) is None)
+        waiting.extend(read._replace(node=each, sign=sign * _direction(stored, node, each)) for each in operands)
+    return {node: found[node] for node in graph.nodes if node in found}
+
+
+def _ends(stored: _Stored, node: Node, sign: int) -> bool:
+    """Whether no number that leaves out elements comes through a node; `sign` as in `_Read`."""
+    is_call = node.op == "call_function" and packet_of(node) not in _LAYERS
+    return not is_call or _is_boolean(node) or _is_index(node) or _is_bounded(stored, node, -sign)
+
+
+def _leaves_out(stored: _Stored, read: _Read) -> set[int]:
+    """The signs of the numbers by which a node leaves out some elements of what is wanted."""
+    node, sign, is_returned = read
+    packet = packet_of(node)
+    if packet is _aten.mul:
+        return {1, -1} if _is_multiple_of_booleans(stored, node) else set()
+    if packet is _aten.log:
+        return {-1} if _is_of_booleans(stored, node.args[0]) or any(map(_replaces_infinity, _readers(node))) else set()
+    if packet in _ADDING:
+        operands = ((each, sign * _direction(stored, node, each)) for each in node.all_input_nodes)
+        values = ((_value(stored, each), direction) for each, direction in operands)
+        parts = (direction * value for value, direction in values if value is not None)
+        return {-sign} if any(_is_mask(each, is_returned) for each in parts) else set()
+    filled = tree_leaves([node.args[at : at + 1] for at in _FILLING.get(packet, ())])
+    values_filled = (_value(stored, each) for each in filled)
+    return {-sign} if any(each is not None and bool((sign * each <= MASKED).any()) for each in values_filled) else set()
+
+
+def _is_mask(value: torch.Tensor, is_returned: bool) -> bool:
+    """Whether what is added leaves out some elements: what all have in common leaves out none.
+
+    One that is returned is 0 elsewhere: a model of several physical quantities adds the mean of each.
+    """
+    left_out = value <= MASKED
+    is_some = bool(left_out.any()) and not bool(left_out.all())
+    return is_some and not (is_returned and bool((value[~left_out] != 0).any()))
+
+
+def _is_multiple_of_booleans(stored: _Stored, node: Node) -> bool:
+    """Whether a product is 0 and a number that leaves out elements, wherever it is added."""
+    for number, other in (node.args, node.args[::-1]):
+        value = _value(stored, number)
+        if value is not None and bool((value.abs() >= -MASKED).any()):
+            return _is_of_booleans(stored, other, is_given=_is_added(stored, node))
+    return False
+
+
+def _is_added(stored: _Stored, node: Node) -> bool:
+    """Whether it is added to, or subtracted from, another tensor that is computed."""
+    readers = (each for each in _readers(node) if packet_of(each) in _ADDING)
+    return any(sum(_value(stored, each) is None for each in reader.all_input_nodes) > 1 for reader in readers)
+
+
+def _is_of_booleans(stored: _Stored, node: Any, is_given: bool = False) -> bool:
+    """Whether an argument is made of booleans, and numbers up to 1, by arithmetic alone.
+
+    Args:
+        stored: The tensors that the program stores.
+        node: A node of it, or a number.
+        is_given: Whether inputs of the program count as booleans.
+    """
+    value = _value(stored, node)
+    if value is not None:
+        return bool((value.abs() <= 1).all())
+    if node.op == "placeholder" or _is_boolean(node):
+        return is_given or _is_boolean(node)
+    if packet_of(node) in (*CONVERTING, *HANDING_ON):
+        return _is_of_booleans(stored, node.args[0], is_given)
+    operands = node.args[1:] if packet_of(node) is _aten.where else node.args
+    is_computed = packet_of(node) in (*_ARITHMETIC, _aten.where)
+    return is_computed and all(_is_of_booleans(stored, each, is_given) for each in operands)
+
+
+def _is_boolean(node: Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.dtype == torch.bool
+
+
+def _is_float(node: Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def _is_index(node: Node) -> bool:
+    """Whether it has the indices of the largest, or of an order."""
+    return node.target is operator.getitem and not _is_float(node)
+
+
+def _readers(node: Node) -> Iterator[Node]:
+    """What reads it, views of it and copies."""
+    for user in node.users:
+        if packet_of(user) in HANDING_ON:
+            yield from _readers(user)
+        else:
+            yield user
+
+
+def _replaces_infinity(node: Node) -> bool:
+    """Whether a node has a number of a mask, or one in a tensor, in place of negative infinity."""
+    lower = _argument(node, _LOWER)
+    is_default = packet_of(node) is _aten.nan_to_num and lower is None
+    return is_default or isinstance(lower, torch.fx.Node) or (lower is not None and lower <= MASKED)
+
+
+def _direction(stored: _Stored, node: Node, source: Node) -> int:
+    """-1 where the results of a node are less if what it reads of `source` is larger, else 1."""
+    packet = packet_of(node)
+    if packet is _aten.neg:
+        return -1
+    if packet in (_aten.sub, _aten.rsub):
+        return -1 if source is node.args[packet is _aten.sub] else 1
+    if packet in _MULTIPLYING:
+        values = (_value(stored, each) for each in node.args if each is not source)
+        return -1 if any(each is not None and bool((each < 0).all()) for each in values) else 1
+    return 1
+
+
+def _is_bounded(stored: _Stored, node: Node, sign: int) -> bool:
+    """Whether the results of a node have no number of a mask that has this sign."""
+    packet = packet_of(node)
+    if packet in _BOUNDED or packet in (_BOUNDED_BELOW if sign < 0 else _BOUNDED_ABOVE):
+        return True
+    positions = {each: at for each, at in (_LOWER if sign < 0 else _UPPER).items() if each is not _aten.nan_to_num}
+    limit = _value(stored, _argument(node, positions))
+    return limit is not None and bool((sign * limit < -MASKED).all())
+
+
+def _argument(node: Node, positions: dict[Any, int]) -> Any:
+    """The argument of a call at the position for its operator; None without one."""
+    position = positions.get(packet_of(node))
+    return None if position is None else list(arguments_of(node).values())[position]
+
+
+def _value(stored: _Stored, node: Any) -> torch.Tensor | None:
+    """The numbers of an argument that no input changes, in some shape; None of another one."""
+    if not isinstance(node, torch.fx.Node):
+        is_number = isinstance(node, (int, float)) and not math.isnan(node)
+        return torch.tensor(float(node)) if is_number else None
+    if node in stored:
+        value = stored[node]
+        is_tensor = isinstance(value, torch.Tensor) and not value.is_complex()
+        return value.detach().to(torch.float32) if is_tensor else None
+    packet = packet_of(node)
+    if packet in FULL or packet is _aten.scalar_tensor:
+        return _value(stored, node.args[FULL.get(packet, 0)])
+    return _value(stored, node.args[0]) if packet in HANDING_ON else None

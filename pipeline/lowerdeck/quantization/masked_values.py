@@ -1,0 +1,46 @@
+"""Masks whose scores count, such as those of a policy whose actions are not all allowed, stay in float."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torchao.quantization.pt2e.quantizer import Quantizer
+
+from lowerdeck.graph.mask_numbers import masked_values
+from lowerdeck.quantization.annotation import hidden, repair_float_neighbours, show
+
+if TYPE_CHECKING:
+    from torch.fx import GraphModule
+
+
+class KeepingMasks(Quantizer):  # type: ignore[misc]  # torchao is untyped
+    """A quantizer that leaves masks, and what reads their numbers, in float."""
+
+    def __init__(self, quantizer: Quantizer) -> None:
+        """`quantizer` annotates the rest; it skips annotated nodes."""
+        super().__init__()
+        self._quantizer = quantizer
+
+    def transform_for_annotation(self, model: GraphModule) -> GraphModule:
+        """Run the quantizer's transformation on the rest."""
+        nodes = masked_values(model)
+        with hidden(nodes):
+            transformed: GraphModule = self._quantizer.transform_for_annotation(model)
+        show(transformed.graph.nodes)
+        return transformed
+
+    def annotate(self, model: GraphModule) -> GraphModule:
+        """Annotate the rest."""
+        nodes = masked_values(model)
+        with hidden(nodes):
+            annotated: GraphModule = self._quantizer.annotate(model)
+        repair_float_neighbours(annotated.graph, nodes)
+        return annotated
+
+    def validate(self, model: GraphModule) -> None:
+        """Run the quantizer's check."""
+        self._quantizer.validate(model)
+
+    def prepare_obs_or_fq_callback(self, model: GraphModule, edge_or_node_to_obs_or_fq: dict[Any, Any]) -> None:
+        """Run the quantizer's final changes to observers."""
+        self._quantizer.prepare_obs_or_fq_callback(model, edge_or_node_to_obs_or_fq)
