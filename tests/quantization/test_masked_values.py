@@ -69,6 +69,7 @@ def _logarithm_of_an_input(x: Tensor, allowed: Tensor) -> Tensor:
 
 MASKED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "returned": lambda x, _: x.masked_fill(KEPT == 0, -1e9),
+    "logarithm returned": lambda x, allowed: x + _allowed_logarithm(allowed),
     "filled": lambda x, _: x.masked_fill(KEPT == 0, -1e4).log_softmax(-1)[:, :2],
     "added": lambda x, _: (x + (1 - KEPT) * -1e9).log_softmax(-1)[:, :2],
     "added by an input": lambda x, allowed: (x + (1 - (allowed > 0).float()) * -1e9).log_softmax(-1).amax(-1),

@@ -42,6 +42,7 @@ class YieldingQuantizer(EthosUQuantizer):  # type: ignore[misc]  # ExecuTorch is
         average_at_once(model)
         negate_by_product(model)
         log_softmax_by_sum(model)
+        _keep_limits(model)
         dtypes = output_types(model)
         with (
             annotated_count_as_matched(model),
@@ -81,6 +82,14 @@ class YieldingQuantizer(EthosUQuantizer):  # type: ignore[misc]  # ExecuTorch is
 
         with TRANSPOSED_WEIGHT.active(adjusted):
             yield
+
+
+def _keep_limits(model: GraphModule) -> None:
+    """Replace the least and the largest float32 among arguments by their neighbours: Arm takes these for infinite."""
+    for node in model.graph.nodes:
+        for position, value in enumerate(node.args):
+            if isinstance(value, float) and abs(value) == torch.finfo(torch.float32).max:
+                node.update_arg(position, float(torch.nextafter(torch.tensor(value), torch.tensor(0.0))))
 
 
 def _images_in_their_range() -> AbstractContextManager[None]:
