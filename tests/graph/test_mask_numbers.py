@@ -69,6 +69,12 @@ def test_what_reads_bounded_numbers_is_quantized() -> None:
     ]
 
 
+def test_what_is_read_at_places_of_an_order_is_quantized() -> None:
+    """Indices are no numbers of a mask."""
+    kept = _kept(lambda x: (2 * x).gather(1, x.masked_fill(KEPT == 0, -1e9).topk(3)[1]) * 3)
+    assert kept == ["masked_fill", "topk", "getitem_1"]
+
+
 def test_attention_of_torch_stays_as_it_is() -> None:
     class Attention(nn.Module):
         def __init__(self) -> None:

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 SHAPES = [[1, 16], [1, 10]]
 KEPT = torch.tensor([1, 1, 0, 1, 1, 0, 1, 1, 1, 0.0])
 LEAST = torch.tensor(-1e9)
+BEAMS = torch.tensor([[0.0], [-1e9]])
+TRANSITIONS = torch.randn(5, 5, generator=torch.Generator().manual_seed(0))
+TRANSITIONS[0, :] = TRANSITIONS[:, 1] = -1e4
 TARGETS = ["ethos_u55_128", "neutron_imxrt700", "xnnpack_cpu", "cortex_m55", "ethos_u85_256"]
 
 
@@ -63,6 +66,15 @@ def _allowed_logarithm(allowed: Tensor) -> Tensor:
     return torch.clamp(torch.log((allowed > 0).float()), min=torch.finfo(torch.float32).min)
 
 
+def _best_path(x: Tensor) -> Tensor:
+    """As Viterbi's algorithm: transitions to the first of five tags and from the second are forbidden."""
+    scores, emissions = torch.tensor([[0.0, -1e4, -1e4, -1e4, -1e4]]), x.view(1, 2, 5)
+    for step in range(2):
+        best, _ = (scores.unsqueeze(1) + TRANSITIONS).max(2)
+        scores = best + emissions[:, step]
+    return scores.max(-1)[0]
+
+
 def _logarithm_of_an_input(x: Tensor, allowed: Tensor) -> Tensor:
     return (x + allowed.relu().sign().log().clamp_min(-1e9)).log_softmax(-1).amax(-1)
 
@@ -70,6 +82,7 @@ def _logarithm_of_an_input(x: Tensor, allowed: Tensor) -> Tensor:
 MASKED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "returned": lambda x, _: x.masked_fill(KEPT == 0, -1e9),
     "logarithm returned": lambda x, allowed: x + _allowed_logarithm(allowed),
+    "first of a sum": lambda x, _: (x + (1 - KEPT) * -1e9).topk(3)[0],
     "filled": lambda x, _: x.masked_fill(KEPT == 0, -1e4).log_softmax(-1)[:, :2],
     "added": lambda x, _: (x + (1 - KEPT) * -1e9).log_softmax(-1)[:, :2],
     "added by an input": lambda x, allowed: (x + (1 - (allowed > 0).float()) * -1e9).log_softmax(-1).amax(-1),
@@ -96,6 +109,10 @@ MASKED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "returned beside infinity": lambda x, allowed: x.masked_fill(allowed <= 0, -math.inf),
     "logarithms returned": lambda x, _: x.log_softmax(-1) + (1 - KEPT) * -1e9,
     "costs returned": lambda x, allowed: torch.where(allowed > 0, x, 1e9),
+    "least of a sum": lambda x, _: (x + (1 - KEPT) * 1e9).topk(3, largest=False)[0],
+    "sorted sum": lambda x, _: (x + (1 - KEPT) * -1e9).sort(-1, descending=True)[0][:, :4],
+    "beams": lambda x, _: (x.view(2, 5).log_softmax(-1) + BEAMS).view(1, 10).topk(3)[0],
+    "path": lambda x, _: _best_path(x),
     "sum of exponentials": lambda x, allowed: x.masked_fill(allowed <= 0, -1e8).logsumexp(-1),
 }
 

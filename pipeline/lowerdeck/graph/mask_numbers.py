@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 _aten = torch.ops.aten
 _LOGARITHMS = (_aten.log_softmax, _aten._log_softmax, _aten.logsumexp)
+_ORDERING = (
+    *(_aten.topk, _aten.sort, _aten.argsort, _aten.msort, _aten.kthvalue),
+    *(_aten.max, _aten.amax, _aten.argmax, _aten.min, _aten.amin, _aten.argmin),
+)
 _FILLING: dict[Any, tuple[int, ...]] = {
     **CHOOSING,
     **dict.fromkeys((_aten.select_scatter, _aten.slice_scatter, _aten.diagonal_scatter, _aten.copy), (1,)),
@@ -92,11 +96,13 @@ def masked_outputs(program: ExportedProgram) -> list[tuple[int, ...]]:
 
 
 def _wanted(graph: torch.fx.Graph) -> list[_Read]:
-    """What logarithms read."""
+    """What logarithms and orders read."""
     found = list[_Read]()
     for node in graph.nodes:
         if packet_of(node) in _LOGARITHMS:
             found.append(_Read(node.args[0], 1, False))
+        elif packet_of(node) in _ORDERING and len(node.all_input_nodes) == 1:  # and not the larger of two tensors
+            found.extend(_of(_Read(node.args[0], 1, False)))
     return found
 
 
