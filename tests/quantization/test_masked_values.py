@@ -75,6 +75,20 @@ def _best_path(x: Tensor) -> Tensor:
     return scores.max(-1)[0]
 
 
+def _divergence(x: Tensor, wanted: Tensor) -> Tensor:
+    log = x.masked_fill(KEPT == 0, -1e9).log_softmax(-1)
+    return nn.functional.kl_div(log, wanted, reduction="none").sum(-1)
+
+
+def _cross_entropy(x: Tensor, wanted: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(x.masked_fill(KEPT == 0, -1e9), wanted, reduction="none")
+
+
+def _weighted(x: Tensor, scores: Tensor) -> Tensor:
+    weights = scores.view(1, 2, 5).flatten(1).softmax(-1).view(1, 2, 5)
+    return (weights * x.masked_fill(KEPT == 0, -1e9).log_softmax(-1).view(1, 2, 5)).sum((1, 2))
+
+
 def _logarithm_of_an_input(x: Tensor, allowed: Tensor) -> Tensor:
     return (x + allowed.relu().sign().log().clamp_min(-1e9)).log_softmax(-1).amax(-1)
 
@@ -83,6 +97,7 @@ MASKED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "returned": lambda x, _: x.masked_fill(KEPT == 0, -1e9),
     "logarithm returned": lambda x, allowed: x + _allowed_logarithm(allowed),
     "first of a sum": lambda x, _: (x + (1 - KEPT) * -1e9).topk(3)[0],
+    "divergence": lambda x, allowed: _divergence(x, (x + allowed).masked_fill(KEPT == 0, -1e9).softmax(-1)),
     "filled": lambda x, _: x.masked_fill(KEPT == 0, -1e4).log_softmax(-1)[:, :2],
     "added": lambda x, _: (x + (1 - KEPT) * -1e9).log_softmax(-1)[:, :2],
     "added by an input": lambda x, allowed: (x + (1 - (allowed > 0).float()) * -1e9).log_softmax(-1).amax(-1),
@@ -113,6 +128,8 @@ MASKED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "sorted sum": lambda x, _: (x + (1 - KEPT) * -1e9).sort(-1, descending=True)[0][:, :4],
     "beams": lambda x, _: (x.view(2, 5).log_softmax(-1) + BEAMS).view(1, 10).topk(3)[0],
     "path": lambda x, _: _best_path(x),
+    "cross-entropy": lambda x, allowed: _cross_entropy(x, (x + allowed).masked_fill(KEPT == 0, -1e9).softmax(-1)),
+    "weights in another shape": lambda x, allowed: _weighted(x, (x + allowed).masked_fill(KEPT == 0, -1e9)),
     "sum of exponentials": lambda x, allowed: x.masked_fill(allowed <= 0, -1e8).logsumexp(-1),
 }
 

@@ -24,11 +24,12 @@ if TYPE_CHECKING:
     _Stored = Mapping[Node, Any]
 
 _aten = torch.ops.aten
-_LOGARITHMS = (_aten.log_softmax, _aten._log_softmax, _aten.logsumexp)
+_LOGARITHMS = (_aten.log_softmax, _aten._log_softmax, _aten.logsumexp, _aten.cross_entropy_loss)
 _ORDERING = (
     *(_aten.topk, _aten.sort, _aten.argsort, _aten.msort, _aten.kthvalue),
     *(_aten.max, _aten.amax, _aten.argmax, _aten.min, _aten.amin, _aten.argmin),
 )
+_SOFTMAX = (_aten.softmax, _aten._softmax)
 _FILLING: dict[Any, tuple[int, ...]] = {
     **CHOOSING,
     **dict.fromkeys((_aten.select_scatter, _aten.slice_scatter, _aten.diagonal_scatter, _aten.copy), (1,)),
@@ -83,7 +84,14 @@ def masked_values(program: GraphModule | ExportedProgram) -> list[Node]:
     """
     stored = stored_tensors(program)
     wanted = [*_wanted(program.graph), *_returned(program.graph)]
-    return list(dict.fromkeys(_reading(stored, program.graph, _masks(stored, program.graph, wanted))))
+    found = dict[torch.fx.Node, None]()
+    while True:
+        found |= dict.fromkeys(_reading(stored, program.graph, _masks(stored, program.graph, wanted)))
+        weights = [each for node in found for each in _weights(node) if each not in found]
+        if not weights:
+            return [node for node in program.graph.nodes if node in found]
+        found |= dict.fromkeys(weights)
+        wanted += [_Read(each.args[0], 1, False) for each in weights if packet_of(each) in _SOFTMAX]
 
 
 def masked_outputs(program: ExportedProgram) -> list[tuple[int, ...]]:
@@ -116,6 +124,18 @@ def _returned(graph: torch.fx.Graph) -> list[_Read]:
 def _of(read: _Read) -> list[_Read]:
     """`read` for masks of either sign."""
     return [read, read._replace(sign=-1)]
+
+
+def _weights(node: Node) -> Iterator[Node]:
+    """The softmax that a node reads, with what hands it on.
+
+    What it leaves out weighs nothing: a rounded weight of as little as 1 / 2560 would count -1e9.
+    """
+    for source in node.all_input_nodes:
+        if packet_of(source) in _SOFTMAX:
+            yield source
+        elif packet_of(source) in HANDING_ON and (above := [*_weights(source)]):
+            yield from (*above, source)
 
 
 def _reading(stored: _Stored, graph: torch.fx.Graph, masks: dict[Node, set[int]]) -> list[Node]:
