@@ -98,6 +98,7 @@ MASKED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "logarithm returned": lambda x, allowed: x + _allowed_logarithm(allowed),
     "first of a sum": lambda x, _: (x + (1 - KEPT) * -1e9).topk(3)[0],
     "divergence": lambda x, allowed: _divergence(x, (x + allowed).masked_fill(KEPT == 0, -1e9).softmax(-1)),
+    "layer": lambda x, _: x.masked_fill(KEPT == 0, -1e9).log_softmax(-1) @ torch.eye(10)[:, [0, 1, 3]],
     "filled": lambda x, _: x.masked_fill(KEPT == 0, -1e4).log_softmax(-1)[:, :2],
     "added": lambda x, _: (x + (1 - KEPT) * -1e9).log_softmax(-1)[:, :2],
     "added by an input": lambda x, allowed: (x + (1 - (allowed > 0).float()) * -1e9).log_softmax(-1).amax(-1),

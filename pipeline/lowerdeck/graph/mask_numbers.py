@@ -77,7 +77,7 @@ class _Read(NamedTuple):
 def masked_values(program: GraphModule | ExportedProgram) -> list[Node]:
     """The nodes from a mask to what needs the differences of scores, and those that read a number of the mask.
 
-    They end in front of a layer.
+    A layer that reads such a number is the last of them.
 
     Args:
         program: An ATen program, or a module of one.
@@ -149,10 +149,10 @@ def _reading(stored: _Stored, graph: torch.fx.Graph, masks: dict[Node, set[int]]
     carrying, found = dict(masks), list(masks)
     for node in graph.nodes:
         sources = [each for each in node.all_input_nodes if each in carrying]
-        if node.op != "call_function" or not sources or packet_of(node) in _LAYERS:
+        if node.op != "call_function" or not sources:
             continue
         found.append(node)
-        if _is_index(node):
+        if packet_of(node) in _LAYERS or _is_index(node):
             continue
         signs = {sign * _direction(stored, node, each) for each in sources for sign in carrying[each]}
         signs = {sign for sign in signs if not _is_bounded(stored, node, sign)}
