@@ -21,7 +21,7 @@ from lowerdeck.backends.ethos_u import options as ethos_u
 from lowerdeck.backends.ethos_u.backend import EthosU
 from lowerdeck.compat.arm import WIDEN_FOR_SUMS
 from lowerdeck.contracts.backends import Backend, BuildContext, Flavor
-from lowerdeck.contracts.errors import ConversionError, LowerdeckError
+from lowerdeck.contracts.errors import ConversionError
 from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.steps.calibrate import calibrate
 from lowerdeck.steps.convert import Converted, convert
@@ -192,15 +192,15 @@ def test_the_pass_pipeline_decides_what_is_quantized_and_delegated(lowered: Call
 
 @pytest.mark.parametrize("target", quick_first([U55, U85]))
 @pytest.mark.parametrize("scheme", [INT8, INT16X8], ids=lambda scheme: scheme.name)
-def test_infinities_stay_until_calibrate_refuses_them(
-    target: str, scheme: QuantizationScheme, lowered: Callable[[str], Lowered]
-) -> None:
-    """They became -256, which took all steps of the scores, and won over what is less."""
+def test_infinities_of_a_mask_stay(target: str, scheme: QuantizationScheme, lowered: Callable[[str], Lowered]) -> None:
+    """They became -256, which took all steps of the scores, and won over what is less; later they were refused."""
     torch.manual_seed(0)
-    with pytest.raises(LowerdeckError, match=r"infinite values.* in the model itself \(.*test_quantization\.py:\d+\)"):
-        quantized(
-            lambda: export(Masked().eval(), [[1, 4, 8]]), lowered(target).backend(), scheme, [(torch.randn(1, 4, 8),)]
-        )
+    network, x = Masked().eval(), torch.randn(1, 4, 8)
+    program = quantized(lambda: export(network, [[1, 4, 8]]), lowered(target).backend(), scheme, [(x,)])
+    for found, wanted in zip(program.module(check_guards=False)(x), network(x), strict=True):
+        assert torch.equal(found.isfinite(), wanted.isfinite())
+        kept = wanted.isfinite()
+        assert (found - wanted)[kept].abs().max() < 0.03 * wanted[kept].abs().max()
 
 
 def test_choices_that_would_be_lost_are_refused() -> None:
