@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -110,3 +110,92 @@ def test_an_npu_computes_logic(function: _Function) -> None:
 
 def test_a_division_that_says_that_it_does_not_round_is_delegated() -> None:
     assert left_to_the_cpu(lambda y: torch.div(y, 4, rounding_mode=None), "ethos_u55_128")[0] == 0
+
+
+def _clamped(y: torch.Tensor) -> torch.Tensor:
+    """At limits on whose scale most grids have no number."""
+    return torch.cat([y.clamp(-limit, limit).long() for limit in range(1, 9)])
+
+
+def _coordinates(y: torch.Tensor) -> torch.Tensor:
+    """Numbers of cells, as a table of two dimensions is read."""
+    rows, columns = y.chunk(2, 1)
+    return (rows.floor().clamp(-8, 7) * 16 + columns.round() + 200).to(torch.uint8)
+
+
+ROUNDED: dict[str, _Function] = {
+    "rounded": lambda y: y.round().long(),
+    "rounded down": lambda y: y.floor().to(torch.int16),
+    "rounded up": lambda y: y.ceil_().int(),
+    "signs": lambda y: y.sign().long(),
+    "in place": lambda y: y.clone().sign_().long(),
+    "divided": lambda y: (y // 1).long(),
+    "rounded by a division": lambda y: torch.div(y, 1, rounding_mode="floor").long(),
+    "clamped": lambda y: y.round().clamp(-3, 3).reshape(1, -1)[:, 4:20].long(),
+    "clamped alone": _clamped,
+    "coordinates": _coordinates,
+    "concatenated": lambda y: torch.cat([y.floor(), y.round(), y.flip(1).ceil()], 1).long(),
+    "chosen": lambda y: torch.where(y > 0, y.floor(), y.ceil()).long(),
+    "digits": lambda y: ((y.clamp(-2, 2).round() + 2) * 5 ** torch.arange(4).view(1, 4, 1, 1)).sum(1).round().long(),
+    "divided again": lambda y: (y.round() * 41 / 41).long(),
+}
+
+
+class Rounding(nn.Module):
+    """A layer of results up to 10 or so, and a function of these."""
+
+    def __init__(self, function: _Function) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.function, self.layer = function, nn.Conv2d(3, 4, 1)
+        self.layer.weight.data *= 5
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = self.layer(x)
+        return y, self.function(y * 1)
+
+
+def _integers_and_expected(name: str, target: str, scheme: str = "int8") -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    network, backend = Rounding(ROUNDED[name]).eval(), create(target)
+    observing, converting = (scheme_quantizer(backend, QuantizationScheme(name=scheme)) for _ in range(2))
+    assert observing is not None
+    assert converting is not None
+    torch.manual_seed(1)
+    samples = [(torch.randn(1, 3, 8, 8),) for _ in range(8)]
+    state = calibrate(export(network, [[1, 3, 8, 8]], (), backend.memory_format), observing, samples, len(samples))
+    program = export(network, [[1, 3, 8, 8]], (), backend.memory_format)
+    quantized = quantize(program, converting, state)[0].module(check_guards=False)
+    for inputs in samples:
+        values, integers = quantized(*inputs)
+        yield integers, network.function(values.clone())
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", ROUNDED)
+def test_numbers_of_layers_that_become_integers_are_not_rounded_to_8_bits_behind_their_rounding(
+    name: str, target: str
+) -> None:
+    """But for the rounding of the layer's own results, which `y * 1` may see a step beside."""
+    for integers, expected in _integers_and_expected(name, target):
+        assert (integers != expected).float().mean() < 0.03
+        assert integers.dtype == expected.dtype
+
+
+@pytest.mark.parametrize("name", ["rounded", "signs", "coordinates"])
+def test_rounded_numbers_are_the_same_integers_in_16_bits(name: str) -> None:
+    for integers, expected in _integers_and_expected(name, "ethos_u85_256", "int16x8"):
+        assert (integers != expected).float().mean() < 0.01
+
+
+@pytest.mark.parametrize("target", ["ethos_u55_128", "cortex_m55", "neutron_imxrt700"])
+def test_rounded_numbers_are_lowered_also_where_others_use_them(target: str) -> None:
+    def rounded(y: torch.Tensor) -> torch.Tensor:
+        whole = (y * 3).round()
+        return whole.long() + torch.relu(whole * 0.5).long()
+
+    left_to_the_cpu(rounded, target)
+
+
+@pytest.mark.parametrize("function", [lambda y: y.round() * 0.5, lambda y: y.floor() == 2])
+def test_rounded_numbers_that_stay_floats_are_delegated(function: _Function) -> None:
+    assert left_to_the_cpu(function, "ethos_u85_256")[0] == 0

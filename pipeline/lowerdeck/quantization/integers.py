@@ -2,6 +2,8 @@
 
 `(tokens.float() / 2).floor().long()` chooses rows of a table: an index that is off by one is another row, and not a
 small error. Quantizers see a product of floats as any other, and some turn what is computed of integers into one.
+The same holds for `(layer(x) * 8).floor().long()` from the rounding on: 8 bits of a range up to 7 may have no 5, and
+what is a little less than 5 becomes 4.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from lowerdeck.graph.exact_integers import is_integer
 from lowerdeck.quantization.shared_layers import LAYERS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Sequence
 
     from torch.fx import GraphModule, Node
 
@@ -27,6 +29,18 @@ _WEIGHTED = (*LAYERS, _aten.bmm.default, _aten.embedding.default, _aten.matmul.d
 _EXACT: dict[str, Any] = {"rounding_mode": None}
 _ROUNDING: dict[Any, Any] = {_aten.div.Tensor: _aten.div.Tensor_mode, _aten.div_.Tensor: _aten.div_.Tensor_mode}
 """Divisions, and the same that may also round."""
+_SIGNS: dict[Any, Any] = {_aten.sign.default: _aten.sgn.default, _aten.sign_.default: _aten.sgn_.default}
+"""What Arm's passes write with products of floats, and the same for complex numbers, which they do not know."""
+
+_WHOLE = (
+    *(getattr(_aten, name).default for name in ("ceil", "floor", "floor_divide", "round", "sgn", "sign", "trunc")),
+    *(getattr(_aten, name).default for name in ("ceil_", "floor_", "round_", "sgn_", "sign_", "trunc_")),
+    *(_aten.floor_divide.Scalar, _aten.div.Tensor_mode, _aten.div.Scalar_mode, _aten.div_.Tensor_mode),
+    *(_aten.clamp.default, _aten.clamp_.default, _aten.clamp.Tensor, _aten.clamp_max.default, _aten.clamp_min.default),
+    *(_aten.hardtanh.default, _aten.hardtanh_.default, _aten.relu6.default, _aten.relu6_.default),
+)
+"""What makes whole numbers of any floats; limits are whole where integers follow, and a value of many."""
+_CASTS = (_aten.to.dtype, _aten.to.dtype_layout, _aten.to.other, _aten.type_as.default, _aten._to_copy.default)
 
 
 def leave_other_types(prepared: GraphModule) -> None:
@@ -40,9 +54,10 @@ def leave_other_types(prepared: GraphModule) -> None:
 
 
 def leave_floats_between_integers(prepared: GraphModule, trained: Collection[str], known: frozenset[str]) -> None:
-    """Remove observers of floats that are computed of integers and constants alone and become integers again.
+    """Remove observers of floats that are computed of whole numbers and constants alone and become integers again.
 
-    Layers are quantized also behind an image of bytes: what they compute is not meant to be exact.
+    Other users of these floats keep the observers. Layers are quantized also behind an image of bytes: what they
+    compute is not meant to be exact.
 
     Args:
         prepared: Changed in place.
@@ -54,11 +69,11 @@ def leave_floats_between_integers(prepared: GraphModule, trained: Collection[str
     for floats, integers in _floats_between_integers(prepared, trained):
         if not known.isdisjoint(node.name for node in floats) or integers != {torch.bool}:
             found |= floats
-    _remove([node for node in _observers(prepared) if node in found], prepared)
+    _remove([node for node in _observers(prepared) if node in found], prepared, found)
 
 
 def hide_exact_divisions(module: GraphModule, trained: Collection[str]) -> frozenset[str]:
-    """Write divisions of such floats in a way that quantizers do not replace by products with a reciprocal.
+    """Write divisions and signs of such floats in a way that quantizers do not replace by products.
 
     41 * (1 / 41) is less than 1 in float32, and 0 as an integer.
 
@@ -70,6 +85,7 @@ def hide_exact_divisions(module: GraphModule, trained: Collection[str]) -> froze
     for node in found:
         if node.target in _ROUNDING:
             node.target, node.kwargs = _ROUNDING[node.target], _EXACT
+        node.target = _SIGNS.get(node.target, node.target)
     return frozenset(node.name for node in found)
 
 
@@ -79,33 +95,49 @@ def show_exact_divisions(prepared: GraphModule) -> None:
         for node in prepared.graph.find_nodes(op="call_function", target=rounding):
             if node.kwargs == _EXACT:
                 node.target, node.kwargs = exact, {}
+    for sign, hidden in _SIGNS.items():
+        for node in prepared.graph.find_nodes(op="call_function", target=hidden):
+            node.target = sign
     prepared.recompile()
 
 
 def _floats_between_integers(
     module: GraphModule, trained: Collection[str]
 ) -> Iterator[tuple[dict[Node, None], set[torch.dtype]]]:
-    """For integers that are computed of integers alone: the floats between them, and the types of both ends."""
-    of_integers, results = set[torch.fx.Node](), list[torch.fx.Node]()
-    for node in module.graph.nodes:
-        is_computed = node.op.startswith("call") and node.target not in _WEIGHTED
-        is_alike = is_computed and of_integers.issuperset(node.all_input_nodes)
-        is_constant = node.op == "get_attr" and node.target not in trained
-        if is_integer(_value(module, node)):
-            of_integers.add(node)
-            results += [node] if is_alike else []  # a comparison of a layer's result with a number is not exact
-        elif is_constant or is_alike:
-            of_integers.add(node)
+    """For integers that are computed of whole numbers alone: the floats between them, and the types of both ends."""
+    results, of_whole, rounded = _whole_numbers(module, trained)
     for result in results:
         floats, integers, waiting = dict[torch.fx.Node, None](), {_dtype(module, result)}, [result]
         while waiting:
             for each in waiting.pop().all_input_nodes:
                 if is_integer(_value(module, each)):
                     integers.add(_dtype(module, each))
-                elif each in of_integers and each not in floats:
+                elif each in of_whole and each not in floats:
                     floats[each] = None
-                    waiting.append(each)
+                    waiting += [each] if each not in rounded else []
         yield floats, integers
+
+
+def _whole_numbers(module: GraphModule, trained: Collection[str]) -> tuple[list[Node], set[Node], set[Node]]:
+    """Integers that are computed of whole numbers alone, all that is, and among these what rounds other floats."""
+    results, of_integers = list[torch.fx.Node](), set[torch.fx.Node]()
+    of_whole, rounded = set[torch.fx.Node](), set[torch.fx.Node]()
+    for node in module.graph.nodes:
+        is_computed = node.op.startswith("call") and node.target not in _WEIGHTED
+        is_alike = is_computed and of_integers.issuperset(node.all_input_nodes)
+        is_whole = is_computed and of_whole.issuperset(node.all_input_nodes)
+        if is_integer(_value(module, node)):
+            # a comparison of a layer's result with a number is not exact, whether it was rounded before or not
+            is_cast = is_whole and node.target in _CASTS and _dtype(module, node) != torch.bool
+            results += [node] if is_alike or is_cast else []
+            is_alike = True
+        if is_alike or (node.op == "get_attr" and node.target not in trained):
+            of_integers.add(node)
+        elif not is_whole and node.target in _WHOLE:
+            rounded.add(node)
+        if is_whole or node in of_integers or node in rounded:
+            of_whole.add(node)
+    return results, of_whole, rounded
 
 
 def _observers(prepared: GraphModule) -> list[Node]:
@@ -130,10 +162,19 @@ def _dtype(module: GraphModule, node: Node) -> torch.dtype:
     return value.dtype
 
 
-def _remove(observers: Collection[Node], prepared: GraphModule) -> None:
-    for node in observers:
-        node.replace_all_uses_with(node.all_input_nodes[0])
-        prepared.graph.erase_node(node)
+def _remove(observers: Sequence[Node], prepared: GraphModule, found: Collection[Node] | None = None) -> None:
+    """Remove observers; with `found`, only from what leads to integers or is among these nodes."""
+    for node in reversed(observers):
+        source = node.all_input_nodes[0]
+        node.replace_all_uses_with(
+            source, delete_user_cb=lambda user: found is None or _is_exact(user, prepared, found)
+        )
+        if not node.users:
+            prepared.graph.erase_node(node)
     if observers:
         prepared.delete_all_unused_submodules()
         prepared.recompile()
+
+
+def _is_exact(user: Node, prepared: GraphModule, found: Collection[Node]) -> bool:
+    return user in found or is_integer(_value(prepared, user))
