@@ -32,6 +32,11 @@ DIVISIONS: dict[str, _Function] = {
     "other bounds": lambda y: y.clamp(max=4) / (y.sum(1, keepdim=True).clamp(max=9).add(1e-5).clamp(None, 8)),
     "square": lambda y: (y * y) / (y.sum(1, keepdim=True) + 1e-5),
 }
+LENGTHS: dict[str, _Function] = {
+    "reciprocal root": lambda y: y * torch.rsqrt(y.pow(2).sum(1, keepdim=True) + 1e-10),
+    "root": lambda y: y / (y.pow(2).sum(1, keepdim=True).sqrt() + 1e-10),
+    "root of more": lambda y: y / (y.pow(2).sum(1, keepdim=True) + 1e-10).sqrt(),
+}
 TARGETS = ["cortex_m55", "ethos_u55_128", "neutron_imxrt700", "xnnpack_cpu"]
 
 
@@ -55,12 +60,9 @@ def samples() -> list[tuple[torch.Tensor, ...]]:
     return [(torch.randn(SHAPE),) for _ in range(8)]
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("name", DIVISIONS)
-def test_the_quantized_model_divides_as_the_float_one_does(
-    name: str, target: str, samples: list[tuple[torch.Tensor, ...]]
-) -> None:
-    network, backend = Divided(DIVISIONS[name]).eval(), create(target)
+def _sqnr_db(network: nn.Module, target: str, samples: list[tuple[torch.Tensor, ...]]) -> float:
+    """Of the quantized network relative to the float one."""
+    backend = create(target)
     observing, converting = (scheme_quantizer(backend, QuantizationScheme(name="int8")) for _ in range(2))
     assert observing is not None
     assert converting is not None
@@ -72,8 +74,50 @@ def test_the_quantized_model_divides_as_the_float_one_does(
     quantized = quantize(exported(), converting, state)[0].module(check_guards=False)
     expected = torch.cat([network(*inputs) for inputs in samples])
     noise = torch.cat([torch.as_tensor(quantized(*inputs)) for inputs in samples]) - expected
-    sqnr_db = 10 * torch.log10(expected.square().sum() / noise.square().sum())
-    assert sqnr_db > 15
+    return float(10 * torch.log10(expected.square().sum() / noise.square().sum()))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", DIVISIONS)
+def test_the_quantized_model_divides_as_the_float_one_does(
+    name: str, target: str, samples: list[tuple[torch.Tensor, ...]]
+) -> None:
+    assert _sqnr_db(Divided(DIVISIONS[name]).eval(), target, samples) > 15
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", LENGTHS)
+def test_vectors_that_are_nearly_zero_keep_their_length(
+    name: str, target: str, samples: list[tuple[torch.Tensor, ...]]
+) -> None:
+    """A square of less than half a step was zero, and the quotient 1e5 times the vector."""
+    network = Divided(LENGTHS[name]).eval()
+    network.first.bias.data.zero_()  # type: ignore[union-attr]
+    scales = torch.where(torch.arange(10) < 5, 1.0, 0.05)
+    q = _sqnr_db(network, target, [(x * scales,) for (x,) in samples])
+    print("DB", name, target, q)
+    assert q > 10
+
+
+@pytest.mark.parametrize("target", quick_first(TARGETS))
+def test_lengths_of_vectors_that_are_nearly_zero_are_lowered(
+    target: str, samples: list[tuple[torch.Tensor, ...]]
+) -> None:
+    scales = torch.where(torch.arange(10) < 5, 1.0, 0.05)
+    network = Divided(LENGTHS["reciprocal root"]).eval()
+    verdict, detail = lowered(network, [(x * scales,) for (x,) in samples], create(target))
+    assert verdict == "right", detail
+
+
+@pytest.mark.parametrize("target", ["ethos_u55_128"])
+def test_variances_that_no_sample_had_near_zero_are_delegated(
+    target: str, samples: list[tuple[torch.Tensor, ...]]
+) -> None:
+    network = Divided(lambda y: y * torch.rsqrt((y + 1).pow(2).mean(1, keepdim=True) + 1e-6)).eval()
+    verdict, detail = lowered(network, samples, create(target))
+    assert verdict == "right", detail
+    delegated, count = detail.partition(" operators")[0].split(" of ")
+    assert delegated == count
 
 
 @pytest.mark.parametrize("by", [6.0, torch.linspace(0.2, 0.3, 8).view(8, 1, 1)])

@@ -2,7 +2,8 @@
 
 `x / (x.norm() + 1e-5)`, torch.nn.functional.normalize and others would compute 0 / 0 where x is zero, which is not a
 number, and every device makes another integer of it. Where a division is a product with a reciprocal, as on Ethos-U,
-one such value widens the reciprocal's range so far that all others become zero.
+one such value widens the reciprocal's range so far that all others become zero. Sums that samples had below half a step
+are zero as well where only what is added to them stays in float: `x * rsqrt(x.pow(2).sum() + 1e-10)` is 1e5 * x there.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ _SHAPES = (
     _aten.view.default,
 )
 _BEHIND = (*_SHAPES, _aten.pow.Tensor_Scalar, _aten.sqrt.default)
+_SUMS = (*_SHAPES, _aten.mean.dim, _aten.sqrt.default, _aten.sum.dim_IntList)
 _MAX_STEPS = 12
 """Most nodes, observers among them, between a number that keeps away from zero and the division."""
 _IsObserver = Callable[["Node"], bool]
@@ -36,6 +38,8 @@ _IsObserver = Callable[["Node"], bool]
 
 def keep_divisors_in_float(calibrated: GraphModule) -> None:
     """Remove observers around divisors and reciprocals whose smallest values are less than a quantization step.
+
+    So are those of what such a number is added to, where samples had values that would be rounded to zero.
 
     A divisor's smallest value is the number that keeps it away from zero, also where no sample came near it.
     """
@@ -45,29 +49,39 @@ def keep_divisors_in_float(calibrated: GraphModule) -> None:
         return node.op == "call_module" and isinstance(modules[str(node.target)], (ObserverBase, FakeQuantizeBase))
 
     def is_wide(observer: Node, smallest: float = math.inf) -> bool:
-        module = modules[str(observer.target)]
-        recorded: Any = getattr(module, "activation_post_process", module)
-        lowest, highest = (getattr(recorded, name, torch.zeros(0)) for name in ("min_val", "max_val"))
-        if lowest.numel() != 1:  # nothing was recorded, as where activations are quantized when the program runs
-            return False
-        steps = recorded.quant_max - recorded.quant_min
-        return bool(float(highest) > steps * min(smallest, float(lowest)) >= 0)
+        lowest, step = _lowest_and_step(modules[str(observer.target)])
+        return step > min(smallest, lowest) >= 0
 
     for node in calibrated.graph.find_nodes(op="call_function", target=_aten.div.Tensor):
-        smallest, above = _above(node.args[1], is_observer, calibrated)
+        smallest, above, beneath = _above(node.args[1], is_observer, calibrated)
         if any(is_wide(observer, smallest) for observer in above):
             _remove(above, calibrated)
+        _remove(_cut(beneath, smallest, is_observer, calibrated), calibrated)
     for operator in _RECIPROCALS:
         for node in calibrated.graph.find_nodes(op="call_function", target=operator):
             if _is_constant(node):  # `x / 255`, whose smallest value is 0 because that of x is
                 continue
             behind = list(_behind(node, is_observer))
+            smallest, above, beneath = _above(node.args[0], is_observer, calibrated)
             if any(map(is_wide, behind)):
-                _remove([*behind, *_above(node.args[0], is_observer, calibrated)[1]], calibrated)
+                _remove([*behind, *above], calibrated)
+            _remove(_cut(beneath, smallest, is_observer, calibrated), calibrated)
 
 
-def _above(divisor: Any, is_observer: _IsObserver, module: GraphModule) -> tuple[float, list[Node]]:
-    """What keeps `divisor` away from zero, and the observers from there to it; none where nothing does."""
+def _lowest_and_step(module: torch.nn.Module) -> tuple[float, float]:
+    """The smallest value that an observer recorded, and its range by its number of steps.
+
+    Both are 0 where nothing was recorded, as where activations are quantized when the program runs.
+    """
+    recorded: Any = getattr(module, "activation_post_process", module)
+    lowest, highest = (getattr(recorded, name, torch.zeros(0)) for name in ("min_val", "max_val"))
+    if lowest.numel() != 1:
+        return 0.0, 0.0
+    return float(lowest), float(highest) / (recorded.quant_max - recorded.quant_min)
+
+
+def _above(divisor: Any, is_observer: _IsObserver, module: GraphModule) -> tuple[float, list[Node], list[Node]]:
+    """What keeps `divisor` away from zero, the observers from there to it and those beneath; none without it."""
     smallest, found, passed, node = math.inf, list[torch.fx.Node](), list[torch.fx.Node](), divisor
     for _ in range(_MAX_STEPS):
         if not isinstance(node, torch.fx.Node) or len(node.users) != 1:
@@ -84,7 +98,31 @@ def _above(divisor: Any, is_observer: _IsObserver, module: GraphModule) -> tuple
         elif node.target not in (*_BEHIND, _aten.clamp.default):  # a clamp without a lower bound
             break
         node = node.args[0]
-    return smallest, found
+    return smallest, found, passed if smallest < math.inf else []
+
+
+def _cut(beneath: list[Node], smallest: float, is_observer: _IsObserver, module: GraphModule) -> list[Node]:
+    """Observers whose smallest recorded value would be rounded to zero, and `smallest` as well."""
+    found = list[torch.fx.Node]()
+    for observer in beneath:
+        lowest, step = _lowest_and_step(module.get_submodule(str(observer.target)))
+        if lowest >= 0 and step / 2 > max(smallest, lowest):
+            found += [observer, *_within(observer, is_observer)]
+    return found
+
+
+def _within(observer: Node, is_observer: _IsObserver) -> list[Node]:
+    """Observers of squares that `observer` sees the sum of, which are less than their own step sooner than it is."""
+    found, node = list[torch.fx.Node](), observer
+    for _ in range(_MAX_STEPS):
+        node = node.all_input_nodes[0]
+        if is_observer(node) and len(node.users) == 1:
+            found.append(node)
+        elif node.target in (_aten.pow.Tensor_Scalar, _aten.mul.Tensor):
+            return found if len(node.all_input_nodes) == 1 else []
+        elif node.target not in _SUMS:
+            break
+    return []
 
 
 def _value(sources: Iterable[Node], module: GraphModule) -> float:
