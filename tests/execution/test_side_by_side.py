@@ -62,7 +62,7 @@ def project_at(root: Path, partition: str, baseline: str) -> Project:
     for name, content in {
         "dvc.yaml": PIPELINE, "source": "content", "partition.py": partition, "stages/baseline.py": baseline,
     }.items():  # fmt: skip
-        (root / name).write_text(content)
+        (root / name).write_text(str(content))
     project = Project(root, {"PYTHONPATH": os.pathsep.join((str(root), str(REPOSITORY / "pipeline")))})
     for command in (("git", "init", "--quiet"), (sys.executable, "-m", "dvc", "init", "--quiet")):
         assert project.run(*command).returncode == 0
@@ -81,6 +81,46 @@ def test_the_database_of_track_is_created_while_convert_runs(jobs_at_a_time: str
     done = project.run(*REPRO, timeout_s=100, LOWERDECK_JOBS=jobs_at_a_time)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (project.root / "runs.db").exists() is (jobs_at_a_time == "2")
+
+
+COMPOSE = """stages:
+  compose:
+    cmd: exec python -m stages.compose
+    deps: [params.yaml, data]
+    outs:
+      - config: {cache: false, persist: true}
+  evaluate:
+    cmd: cp config metrics
+    deps: [config]
+    outs: [metrics]
+"""
+
+
+@pytest.mark.parametrize(
+    ("edited", "options"), [("params.yaml", ()), ("data/a.txt", ("--force",)), ("data/new.txt", ())]
+)
+def test_an_edit_while_a_stage_runs_is_built_next(edited: str, options: tuple[str, ...], tmp_path: Path) -> None:
+    """DVC hashes dependencies after the command, and would take the result for that of the edit, for good."""
+    project = project_at(tmp_path, PARTITION, BASELINE)
+    (tmp_path / "dvc.yaml").write_text(COMPOSE)
+    (tmp_path / "params.yaml").write_text("quantization: int8\n")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.txt").write_text("a\n")
+    read = "[*map(pathlib.Path.read_text, [pathlib.Path('params.yaml'), *sorted(pathlib.Path('data').iterdir())])]"
+    edit = f"if not pathlib.Path('config').exists():\n    pathlib.Path('{edited}').write_text('is: changed')\n"
+    compose = f"import pathlib\ncontent = {read}\n{edit}pathlib.Path('config').write_text(str(content))\n"
+    (tmp_path / "stages" / "compose.py").write_text(compose)
+    done = project.run(*REPRO, *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    what = edited.partition("/")[0]  # DVC has one hash for a folder
+    again = f"repro: {what} changed while compose ran; run `lowerdeck repro` again to build with what is there now"
+    assert done.stdout.splitlines()[-1] == again
+    assert "changed" not in (tmp_path / "metrics").read_text()
+    done = project.run(*REPRO)
+    assert "Running stage 'compose'" in done.stdout, done.stdout + done.stderr
+    assert "changed while" not in done.stdout
+    assert "changed" in (tmp_path / "metrics").read_text()
+    assert "Running" not in project.run(*REPRO).stdout
 
 
 def waiting(other: str, seconds: float = 60) -> str:

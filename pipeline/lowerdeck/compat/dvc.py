@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from lowerdeck.compat.replacement import Replacement
 
 CONSOLE_WRITE = Replacement(
@@ -25,3 +27,12 @@ RUN_COMMAND = Replacement(
     target="dvc.stage.run:_run",
     reason="As above: the command of a stage that runs already must be waited for, and not be started again.",
 )
+SAVE_DEPENDENCIES = Replacement(
+    target="dvc.stage:Stage.save_deps",
+    reason="DVC hashes dependencies after the command, too: an edit while it runs is recorded as if the result had it.",
+)
+
+
+def set_hash(dependency: Any, found: tuple[Any, Any]) -> None:
+    """Let DVC write hash and size of `found` into dvc.lock for `dependency`."""
+    dependency.hash_info, dependency.meta = found

@@ -2,7 +2,8 @@
 
 DVC runs one stage after the other. baseline needs nothing of partition and convert, which keep one processor busy for
 most of a build. Its command therefore starts when theirs do. DVC comes to the stage in its usual order, waits for the
-command instead of starting it, and records the stage there: dvc.lock and all outputs are those of `dvc repro`.
+command instead of starting it, and records the stage there: dvc.lock and all outputs are those of `dvc repro`. Only a
+dependency that changed while its stage ran keeps its earlier hash in dvc.lock, so that the next build runs it again.
 
 The preload server starts with the first stage that runs, which prepares data in a fresh clone, or before DVC looks at
 the stages if one is about to run.
@@ -113,6 +114,11 @@ class _Companions:
         self._preparing: subprocess.Popen[bytes] | None = None
         self._reproduce, self._run_stage = dvc.REPRODUCE.original(), dvc.RUN_STAGE.original()
         self._run_command = dvc.RUN_COMMAND.original()
+        self._save_dependencies = dvc.SAVE_DEPENDENCIES.original()
+        self._hashes: dict[str, list[tuple[Any, Any]]] = {}
+        """Hash and size of each dependency before the command, by stage."""
+        self.outdated: list[str] = []
+        """What to say about those that changed meanwhile."""
 
     def reproduce(self, stages: list[Any], graph: Any = None, **options: Any) -> Any:
         """Take the place of DVC's loop over its stages, which it calls."""
@@ -126,7 +132,7 @@ class _Companions:
             if self._preparing is not None:
                 self._preparing.wait()
 
-    def run_stage(self, stage: Any, *arguments: Any, **options: Any) -> Any:
+    def run_stage(self, stage: Any, dry: bool = False, force: bool = False, **options: Any) -> Any:
         """Take the place of DVC's function that runs one stage, which it calls."""
         if not self._is_importing and any(_OWN.fullmatch(str(step.cmd)) for step in self._steps):
             self._is_importing = True
@@ -137,7 +143,24 @@ class _Companions:
             for ready in self._ready_beside(stage):
                 self._started[ready.addressing] = _Companion(ready)
                 print(f"repro: {ready.addressing} runs beside {stage.addressing}", flush=True)
-        return self._run_stage(stage, *arguments, **options)
+        if force and not dry:
+            stage.save_deps()  # which DVC does otherwise
+        return self._run_stage(stage, dry, force, **options)
+
+    def save_dependencies(self, stage: Any, *arguments: Any, **options: Any) -> None:
+        """Take the place of DVC's method that hashes dependencies, which it calls before the command and after it.
+
+        Stages of others may well change what they depend on.
+        """
+        self._save_dependencies(stage, *arguments, **options)
+        if not _OWN.fullmatch(str(stage.cmd)):
+            return
+        before = self._hashes.setdefault(stage.addressing, [(each.hash_info, each.meta) for each in stage.deps])
+        for dependency, found in zip(stage.deps, before, strict=True):
+            if dependency.hash_info != found[0]:
+                dvc.set_hash(dependency, found)
+                again = "run `lowerdeck repro` again to build with what is there now"
+                self.outdated.append(f"{dependency} changed while {stage.addressing} ran; {again}")
 
     def _prepare_tracking(self) -> None:
         """Let another process create the database that track will need."""
@@ -186,5 +209,12 @@ def companions(most: int) -> Iterator[None]:
         dvc.REPRODUCE.active(found.reproduce),
         dvc.RUN_STAGE.active(found.run_stage),
         dvc.RUN_COMMAND.active(found.run_command),
+        dvc.SAVE_DEPENDENCIES.active(
+            lambda stage, *given, **options: found.save_dependencies(stage, *given, **options)
+        ),
     ):
-        yield
+        try:
+            yield
+        finally:
+            for line in found.outdated:  # below all that DVC says
+                print(f"repro: {line}", flush=True)
