@@ -12,6 +12,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,7 +21,8 @@ from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.fingerprints.digests import file_digest
 
 _Row = TypeVar("_Row")
-_STAGES = {paths.CONFIG: "compose", paths.CODE: "compose", paths.RECORDED: "track"}
+_CHECK: ContextVar[Callable[[], None] | None] = ContextVar("_CHECK", default=None)
+_STAGES = {paths.CONFIG: "compose", paths.CODE: "compose", paths.READ: "compose", paths.RECORDED: "track"}
 """Stages that write files directly into build/ under other names than their own."""
 
 
@@ -38,10 +40,26 @@ def replacing_file(path: Path) -> Iterator[Path]:
     try:
         with naming_file(path):
             yield temporary
+            _check()
             os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def before_replacing(check: Callable[[], None]) -> Iterator[None]:
+    """Let `check` raise an error before files and folders are replaced, while the context is open."""
+    before = _CHECK.set(check)
+    try:
+        yield
+    finally:
+        _CHECK.reset(before)
+
+
+def _check() -> None:
+    if (check := _CHECK.get()) is not None:
+        check()
 
 
 @contextmanager
@@ -128,6 +146,7 @@ def replace_folder(path: Path) -> Iterator[Path]:
     try:
         with naming_file(path):
             yield temporary
+        _check()
         discarded = temporary.with_name(temporary.name + ".old")
         if path.exists():
             os.replace(path, discarded)

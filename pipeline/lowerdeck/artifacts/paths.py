@@ -8,6 +8,8 @@ BUILD = Path("build")
 CONFIG = BUILD / "config.yaml"
 CODE = BUILD / "code.json"
 """Digest of all code that each stage can reach."""
+READ = BUILD / "read.json"
+"""Stamps and digests of all files that compose read; no output, because times differ everywhere."""
 EXPORTED = BUILD / "export" / "program.pt2"
 OBSERVERS = BUILD / "calibrate" / "observers.safetensors"
 OBSERVED_RANGES = BUILD / "calibrate" / "ranges.json"

@@ -88,7 +88,10 @@ def _outcome(name: str, main: Callable[[], None]) -> int:
     quiet_libraries()
     stage = name.removeprefix("stages.")
     try:
-        main()
+        from lowerdeck.execution.composed_inputs import unchanged
+
+        with unchanged(stage):
+            main()
     except Exception as error:  # the last frame of a stage: whatever it is becomes a message
         from lowerdeck.execution.failures import failure_message
 

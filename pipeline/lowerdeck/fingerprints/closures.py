@@ -289,7 +289,14 @@ def drop_outdated_bytecode(workspace: Path, plugins: Sequence[str]) -> None:
 
 
 def stage_code(config: Mapping[str, Any], workspace: Path) -> dict[str, str]:
-    """Digest of all code that each stage can reach, the content of build/code.json.
+    """Digest of all code that each stage can reach, the content of build/code.json; see `stage_code_and_files`."""
+    return stage_code_and_files(config, workspace)[0]
+
+
+def stage_code_and_files(
+    config: Mapping[str, Any], workspace: Path
+) -> tuple[dict[str, str], dict[str, Collection[Path]]]:
+    """Digest of all code that each stage can reach, and the files of it.
 
     Stages will execute that code: outdated bytecode of the user's is removed.
 
@@ -303,7 +310,8 @@ def stage_code(config: Mapping[str, Any], workspace: Path) -> dict[str, str]:
     modules = {name: file for found in closures.values() for name, file in found.items()}
     bytecode.drop_outdated(file for name, file in modules.items() if name.partition(".")[0] in sources.own())
     digest_of = functools.cache(file_digest)
-    return {name: code_digest(modules, digest_of) for name, modules in closures.items()}
+    code = {name: code_digest(modules, digest_of) for name, modules in closures.items()}
+    return code, {name: modules.values() for name, modules in closures.items()}
 
 
 def unwatched_by(config: Mapping[str, Any], watched: Iterable[str], read: Collection[Path] = ()) -> list[str]:

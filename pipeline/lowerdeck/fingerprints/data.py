@@ -88,7 +88,7 @@ def model_digest(model: Mapping[str, Any], code: str = "") -> str:
     if module is not None:
         spec = _spec(module)
         if spec is not None and spec.origin is not None and Path(spec.origin).is_file():
-            total.update(Path(spec.origin).read_bytes())
+            total.update(_read(Path(spec.origin)))
     for path in map(Path, filter(_names_a_file, _texts(model["options"]))):
         total.update(_contents(path) or b"")
     total.update(code.encode())
@@ -168,7 +168,18 @@ def _contents(path: Path) -> bytes | None:
         walked = walk(path, lambda folder: digests.UNREAD.fullmatch(folder.name) is not None)
         files = (parent / name for parent, names in walked for name in names if not digests.UNREAD.fullmatch(name))
         return files_digest({file.relative_to(path).as_posix(): file for file in files if file.is_file()}).encode()
-    return path.read_bytes() if path.is_file() else None
+    if not path.is_file():
+        return None
+    if (read := _READ.get()) is not None:
+        read.add(path)
+    return _read(path)
+
+
+def _read(path: Path) -> bytes:
+    """The content of a file, which is also noted where somebody keeps what was read."""
+    if _READ.get() is not None:
+        digests.file_digest(path)
+    return path.read_bytes()
 
 
 def _names_a_file(text: str) -> bool:

@@ -9,7 +9,9 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,11 @@ ABSENT = "absent"
 IGNORED = ("__pycache__", ".ipynb_checkpoints")
 UNREAD = re.compile(r"\..*|#.*#|.*(~|\.pyc)|__pycache__")
 """Names of files and folders that no code reads: hidden ones, copies that editors keep, bytecode."""
+Stamp = tuple[int, ...]
+"""Size, times of content and of change in nanoseconds, and inode."""
+Seen = tuple[Stamp, str]
+"""A file as it was read: its stamp and SHA-256."""
+_SEEN: ContextVar[dict[Path, Seen] | None] = ContextVar("_SEEN", default=None)
 
 
 def digest(value: Any) -> str:
@@ -37,10 +44,34 @@ def bytes_digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+def stamp_of(path: Path) -> Stamp | None:
+    """What changes with the content of a file; None without a file. `cp -p` keeps the first two of its parts."""
+    try:
+        status = os.stat(path)  # noqa: PTH116  many files
+    except OSError:
+        return None
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
+
+
 def file_digest(path: Path) -> str:
     """SHA-256 of a file, hexadecimal."""
+    stamp = stamp_of(path)  # before reading, so that a later change is noticed
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    if (seen := _SEEN.get()) is not None and stamp is not None:
+        seen.setdefault(path, (stamp, sha256))
+    return sha256
+
+
+@contextmanager
+def files_seen() -> Iterator[dict[Path, Seen]]:
+    """The files of which `file_digest` is computed meanwhile, as they were the first time."""
+    seen: dict[Path, Seen] = {}
+    before = _SEEN.set(seen)
+    try:
+        yield seen
+    finally:
+        _SEEN.reset(before)
 
 
 def folder_digest(files: Mapping[str, str]) -> str:
@@ -52,7 +83,7 @@ class Files:
     """Cached SHA-256 of files and folders; a file is read again only if its size, inode or a time stamp changed."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[tuple[int, ...], str]] = {}
+        self._known: dict[str, tuple[Stamp | None, str]] = {}
 
     def digest(self, place: Path) -> str:
         """SHA-256 of a file or of a folder's content; `ABSENT` if neither exists."""
@@ -61,10 +92,8 @@ class Files:
         return self._file(place) if place.is_file() else ABSENT
 
     def _file(self, path: Path) -> str:
-        status = path.stat()
-        stamp = (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)  # `cp -p` keeps the first two
-        known = self._known.get(str(path))
-        if known is None or known[0] != stamp:
+        stamp, known = stamp_of(path), self._known.get(str(path))
+        if stamp is None or known is None or known[0] != stamp:
             known = self._known[str(path)] = stamp, file_digest(path)
         return known[1]
 
