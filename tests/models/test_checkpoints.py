@@ -176,6 +176,20 @@ def test_a_checkpoint_of_lightning_with_objects_says_how_to_save_its_weights(tmp
         checkpoints.load_into(network(), str(tmp_path / "a.ckpt"))
 
 
+def test_a_torchscript_archive_is_refused_with_how_to_save_its_weights(tmp_path: Path) -> None:
+    model, path = torch.nn.Linear(2, 3), tmp_path / "scripted.pt"
+    jit: Any = torch.jit  # without annotations
+    jit.script(model).save(str(path))
+    with pytest.raises(LowerdeckError, match="is a TorchScript archive") as refused:
+        checkpoints.load_into(torch.nn.Linear(2, 3), str(path))
+    assert "torch.save(torch.jit.load(path).state_dict(), 'weights.pt')" in str(refused.value)
+    assert "weights_only" not in str(refused.value)
+    torch.save(jit.load(str(path)).state_dict(), tmp_path / "weights.pt")
+    loaded = torch.nn.Linear(2, 3)
+    checkpoints.load_into(loaded, str(tmp_path / "weights.pt"))
+    assert torch.equal(loaded.weight, model.weight)
+
+
 def test_a_whole_model_is_refused(tmp_path: Path) -> None:
     torch.save(network(), tmp_path / "model.pt")
     with pytest.raises(LowerdeckError, match=r"refers to torch.nn.*save model.state_dict\(\) instead") as raised:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import re
+import zipfile
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -266,6 +267,11 @@ def read(weights: str) -> Mapping[str, Any]:
             f"{_OF_LIGHTNING if weights.endswith('.ckpt') else '.'}"
         ) from error
     except (SafetensorError, OSError, RuntimeError, EOFError, ValueError, KeyError) as error:
+        if _is_torchscript(weights):
+            raise LowerdeckError(
+                f"{weights} is a TorchScript archive, which is more than weights; save these alone: "
+                "torch.save(torch.jit.load(path).state_dict(), 'weights.pt')"
+            ) from error
         raise LowerdeckError(f"{weights} cannot be read as weights: {_first_line(error)}") from error
     found = _state_dict_in(loaded)
     if not _is_state_dict(found):
@@ -301,6 +307,14 @@ def _state_dict_in(loaded: object, depth: int = 0) -> Any:
         (each for each in states if any(getattr(value, "ndim", 0) for value in each.values())),
         next(iter(states), loaded),
     )
+
+
+def _is_torchscript(weights: str) -> bool:
+    """Whether torch.jit.save wrote the file: by the entry that torch looks for, too."""
+    if not zipfile.is_zipfile(weights):
+        return False
+    with zipfile.ZipFile(weights) as archive:
+        return any(name.endswith("/constants.pkl") for name in archive.namelist())
 
 
 def _refused_name(error: pickle.UnpicklingError) -> str:
