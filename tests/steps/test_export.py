@@ -335,3 +335,19 @@ def test_adaptive_max_pooling_with_other_sizes_puts_its_windows_together(
 def test_indices_of_adaptive_max_pooling_are_refused_with_their_place() -> None:
     with pytest.raises(LowerdeckError, match=r"adaptive_max_pool2d.*test_export\.py:\d+.*returns indices"):
         export(Calls(lambda x: F.adaptive_max_pool2d(x, 4, return_indices=True)), [[1, 3, 8, 8]])
+
+
+@pytest.mark.parametrize("prepare", ["prepare", "prepare_qat"])
+def test_models_that_were_prepared_for_quantization_are_refused(prepare: str) -> None:
+    """No backend has kernels for what observes and rounds; the float model in them is built as ever."""
+    quantization: Any = torch.ao.quantization  # without annotations
+
+    model: Any = nn.Sequential(quantization.QuantStub(), nn.Linear(4, 2), quantization.DeQuantStub())
+    model.train(prepare == "prepare_qat")
+    assert export(model, [[1, 4]]).graph.nodes
+    model.train(prepare == "prepare_qat")
+    model.qconfig = quantization.get_default_qat_qconfig() if prepare == "prepare_qat" else quantization.default_qconfig
+    prepared = getattr(quantization, prepare)(model)
+    with pytest.raises(LowerdeckError, match=r"has been prepared by torch\.ao\.quantization: 0\.activation") as no:
+        export(prepared, [[1, 4]])
+    assert "Name the float model, which quantization.scheme quantizes; `quantization: int8_qat`" in str(no.value)

@@ -51,6 +51,7 @@ def export(
     from lowerdeck.graph.tracing import trace
     from lowerdeck.steps.export_errors import export_error, foreign_dtypes
 
+    _check_float(model)
     shapes_to_trace, dynamic_shapes = traced_shapes(input_shapes, dynamic_dimensions)
     dtypes = [getattr(torch, name) for name in input_dtypes] or [torch.float32] * len(shapes_to_trace)
     zeros = tuple(torch.zeros(shape, dtype=dtype) for shape, dtype in zip(shapes_to_trace, dtypes, strict=True))
@@ -74,6 +75,18 @@ def export(
     if found is not None:
         raise LowerdeckError(f"{type(model).__name__} does not take all sizes of model.dynamic_shapes:\n{found}")
     return program
+
+
+def _check_float(model: torch.nn.Module) -> None:
+    """Raise LowerdeckError if torch.ao.quantization has prepared `model`: no backend has kernels for its observers."""
+    from torch.ao.quantization import FakeQuantizeBase, ObserverBase
+
+    prepared = (name for name, part in model.named_modules() if isinstance(part, FakeQuantizeBase | ObserverBase))
+    if (name := next(prepared, None)) is not None:
+        raise LowerdeckError(
+            f"{type(model).__name__} has been prepared by torch.ao.quantization: {name or 'it'} observes or rounds "
+            "values. Name the float model, which quantization.scheme quantizes; `quantization: int8_qat` trains it here"
+        )
 
 
 def _check_dtypes(program: ExportedProgram, sample: Sequence[torch.Tensor]) -> None:
