@@ -17,6 +17,8 @@ from typing import Any
 
 import yaml
 
+from lowerdeck.artifacts import paths
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 SOURCES = os.pathsep.join((str(REPOSITORY / "pipeline"), str(REPOSITORY)))
 """PYTHONPATH of processes that run this repository's own code, wherever a package of the same name is installed."""
@@ -154,11 +156,11 @@ def _copy(file: Path, place: Path) -> None:
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """SHA-256 of every file below `folder`."""
+    """SHA-256 of every file below `folder`, without the times at which compose saw files."""
     return {
         path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*"))
-        if path.is_file()
+        if path.is_file() and path.name != paths.READ.name
     }
 
 

@@ -215,6 +215,8 @@ def test_stages_do_not_execute_outdated_bytecode_of_code_that_counts(workspace: 
         "__import__('plugins.nets.' + kind)",
         "hydra.utils.get_class(f'plugins.nets.{kind}.Net')",
         "pydoc.locate(f'plugins.nets.{kind}')",
+        "exec(open('plugins/nets/small.py').read())",
+        "torch.hub.load('plugins/nets', kind, source='local')",
     ],
 )
 def test_all_code_of_the_user_counts_where_it_imports_by_a_computed_name(
@@ -231,6 +233,25 @@ def test_all_code_of_the_user_counts_where_it_imports_by_a_computed_name(
     registry, plain = (config_for("xnnpack", options={"factory": f"plugins.{name}:make"}) for name in ("zoo", "plain"))
     assert "export" in changed_by(net, registry, tmp_path)
     assert not changed_by(net, plain, tmp_path)
+
+
+def test_a_local_repository_for_torch_hub_counts_and_is_named(
+    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An edit of a clone of a detector, loaded by `torch.hub.load`, rebuilt nothing, without a word."""
+    root, clone = tmp_path / "workspace", tmp_path / "detector"
+    (root / "plugins").mkdir(parents=True)
+    (clone / "models").mkdir(parents=True)
+    (root / "stages").symlink_to(workspace / "stages")
+    (root / "pipeline").symlink_to(workspace / "pipeline")
+    (clone / "hubconf.py").write_text("from models.net import Net\n")
+    (clone / "models" / "net.py").write_text("Net = 1\n")
+    load = "import torch\ndef make():\n    return torch.hub.load('../detector', 'Net', source='local')\n"
+    (root / "plugins" / "net.py").write_text(load)
+    monkeypatch.chdir(root)
+    config = config_for("xnnpack", options={"factory": "plugins.net:make"})
+    assert "export" in changed_by(clone / "models" / "net.py", config, root)
+    assert [Path(path).resolve() for path in unwatched_by(config, ["plugins"])] == [clone]
 
 
 @pytest.mark.parametrize("has_init", [True, False])

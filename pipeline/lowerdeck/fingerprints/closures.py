@@ -2,7 +2,8 @@
 
 Modules of plug points count only if the configuration chooses them: a build for one backend does not depend on the code
 of another. A string that names a module, or a file next to the module that contains the string, counts as an import,
-because child processes are started by such names. Where code of the user imports by names that it computes, all of the
+because child processes are started by such names; so does, in code of the user, a repository for `torch.hub` that a
+string names. Where code of the user imports by names that it computes, all of the
 user's code counts. That is what `plugins` lists, and what this imports, or import paths in options name, in the
 workspace or on the import path.
 """
@@ -31,8 +32,11 @@ PACKAGE = "lowerdeck"
 STAGES = "stages"
 _MOST_NAMED = 5
 """Files and folders outside of those that DVC watches that are named one by one."""
-IMPORTS_BY_NAME = (b"importlib", b"pkgutil", b"__import__", b"hydra", b"pydoc", b"runpy")
+_HUB = (b"torch.hub", b"hub.load")
+IMPORTS_BY_NAME = (b"importlib", b"pkgutil", b"__import__", b"hydra", b"pydoc", b"runpy", b"exec(", *_HUB)
 """Words in the source of a module that may import others by a name that it computes."""
+_HUB_ENTRY = "hubconf.py"
+"""What `torch.hub.load` executes of a local repository."""
 _EXTENDS_PATH = (b"sys.path", b"from sys import", b"addsitedir")
 """Words in the source of a module that may make Python find others elsewhere."""
 _NO_INPUT = re.compile(r"(?i)readme.*|.*\.(md|rst|ipynb|log)|events\.out\.tfevents\..*")
@@ -346,6 +350,8 @@ def _node(module: str, config: Mapping[str, Any], sources: Sources) -> Node | No
     if file is None:
         return None
     data = _data_of(module, file.parent) if file.name == "__init__.py" else {}
+    if module.partition(".")[0] in sources.own():
+        data |= _hub_repositories(module, file)
     return Node(file=file, reached=(*_parents(module), *_reached(module, file, config, sources)), data=data)
 
 
@@ -357,6 +363,16 @@ def _data_of(package: str, folder: Path) -> dict[str, Path]:
         elif path.suffix != ".py" and _is_part(path):
             found.append(path)
     return {f"{package}/{file.relative_to(folder).as_posix()}": file for file in found if file.is_file()}
+
+
+def _hub_repositories(module: str, file: Path) -> dict[str, Path]:
+    """All files of local repositories for `torch.hub` that a module names, relative to the workspace."""
+    source = file.read_bytes()
+    if not any(word in source for word in _HUB):
+        return {}
+    folders = [Path(text) for text in _imports(source, "").strings if (Path(text) / _HUB_ENTRY).is_file()]
+    files = {folder: files_of_package(folder) for folder in folders}
+    return {f"{module}/{file}": file for found in files.values() for file in found if file.is_file()}
 
 
 def files_of_package(folder: Path) -> Iterator[Path]:

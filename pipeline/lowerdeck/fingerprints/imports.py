@@ -36,7 +36,7 @@ class Imports:
     names: tuple[tuple[str, str], ...]
     """Module and imported name: `("a", "b")` for `from a import b`, and `("a", "")` for `import a`."""
     strings: tuple[str, ...]
-    """Strings that may name a module or a source file: those with a dot and without spaces."""
+    """Strings that may name a module, a source file or a folder of these: with a dot or a slash, without spaces."""
 
 
 @cache
@@ -154,4 +154,5 @@ def _is_type_checking(test: ast.expr) -> bool:
 
 
 def _may_name_code(text: str) -> bool:
-    return "." in text and len(text) < 100 and not any(character.isspace() for character in text)
+    has_parts = "." in text or "/" in text
+    return has_parts and len(text) < 100 and not any(character.isspace() for character in text)
