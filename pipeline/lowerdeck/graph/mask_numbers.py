@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.utils._pytree import tree_leaves
 
 from lowerdeck.graph.masked_scores import CHOOSING, CONVERTING, FULL, HANDING_ON, MASKED, packet_of, stored_tensors
+from lowerdeck.graph.masks import computed
 from lowerdeck.graph.retracing import arguments_of
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
     from torch.fx import GraphModule, Node
 
-    _Stored = Mapping[Node, Any]
+    _Known = Mapping[Node, Callable[[], Any]]
 
 _aten = torch.ops.aten
 _LOGARITHMS = (_aten.log_softmax, _aten._log_softmax, _aten.logsumexp, _aten.cross_entropy_loss)
@@ -42,6 +44,13 @@ _FILLING: dict[Any, tuple[int, ...]] = {
 _ADDING = (_aten.add, _aten.sub, _aten.rsub)
 _MULTIPLYING = (_aten.mul, _aten.div)
 _ARITHMETIC = (*_ADDING, _aten.mul, _aten.neg)
+_MOVING = (
+    *(_aten.cat, _aten.stack, _aten.tril, _aten.triu, _aten.index_select, _aten.gather, _aten.flip, _aten.roll),
+    *(_aten.repeat_interleave, _aten.unfold, _aten.diagonal, _aten.diag_embed),
+)
+"""Operators whose results are elements of their first argument, or of the tensors in it, and 0."""
+_PADDING = {_aten.pad: 3, _aten.constant_pad_nd: 2}
+"""Where operators have the number beside the elements of their first argument."""
 _BOUNDED = (
     *(_aten.exp, _aten.softmax, _aten._softmax, _aten.sigmoid, _aten.tanh, _aten.logsumexp),
     *(_aten.argmax, _aten.argmin, _aten.argsort, _aten.isinf, _aten.isfinite),
@@ -77,16 +86,18 @@ class _Read(NamedTuple):
 def masked_values(program: GraphModule | ExportedProgram) -> list[Node]:
     """The nodes from a mask to what needs the differences of scores, and those that read a number of the mask.
 
-    A layer that reads such a number is the last of them.
+    A layer that reads such a number is the last of them. The first are what masks are made of, inputs included:
+    1 - 0.9995 is no 0 where it is multiplied by -1e9.
 
     Args:
         program: An ATen program, or a module of one.
     """
-    stored = stored_tensors(program)
+    known = _constants(program)
     wanted = [*_wanted(program.graph), *_returned(program.graph)]
     found = dict[torch.fx.Node, None]()
     while True:
-        found |= dict.fromkeys(_reading(stored, program.graph, _masks(stored, program.graph, wanted)))
+        masks = _masks(known, program.graph, wanted)
+        found |= dict.fromkeys([*_reading(known, program.graph, masks), *_parts(known, masks)])
         weights = [each for node in found for each in _weights(node) if each not in found]
         if not weights:
             return [node for node in program.graph.nodes if node in found]
@@ -96,11 +107,40 @@ def masked_values(program: GraphModule | ExportedProgram) -> list[Node]:
 
 def masked_outputs(program: ExportedProgram) -> list[tuple[int, ...]]:
     """The signs of the numbers by which masks leave out elements of the outputs that an ATen program returns."""
-    stored, names, signs = stored_tensors(program), program.graph_signature.user_outputs, dict[Any, tuple[int, ...]]()
+    known, names, signs = _constants(program), program.graph_signature.user_outputs, dict[Any, tuple[int, ...]]()
     for read in _returned(program.graph):
-        found = (-read.sign,) if _masks(stored, program.graph, [read]) else ()
+        found = (-read.sign,) if _masks(known, program.graph, [read]) else ()
         signs[read.node.name] = signs.get(read.node.name, ()) + found
     return [signs.get(name, ()) for name in names]
+
+
+def _constants(program: GraphModule | ExportedProgram) -> _Known:
+    """What no input and no state changes, also where the program computes it, with what returns it."""
+    stored = stored_tensors(program)
+    if not isinstance(program, torch.fx.GraphModule):
+        signature = program.graph_signature
+        buffers, state = signature.inputs_to_buffers, signature.buffers_to_mutate.values()
+        stored = {node: value for node, value in stored.items() if buffers.get(node.name) not in state}
+    return computed(program.graph, {node: partial(_itself, value) for node, value in stored.items()})
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+def _parts(known: _Known, masks: Iterable[Node]) -> list[Node]:
+    """What masks are made of: arithmetic on booleans, the inputs that count as such, and what no input changes."""
+    found = dict[torch.fx.Node, None]()
+    waiting = [each for node in masks for each in node.all_input_nodes if each in known]
+    for node in masks:
+        if packet_of(node) in (_aten.mul, _aten.log):
+            waiting += [each for each in node.all_input_nodes if _is_of_booleans(known, each, is_given=True)]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, torch.fx.Node) and node not in found and _is_float(node):
+            found[node] = None
+            waiting += node.all_input_nodes if node in known else tree_leaves(_operands(node))
+    return [node for node in found if node.op == "call_function" or (node.op, node in known) == ("placeholder", False)]
 
 
 def _wanted(graph: torch.fx.Graph) -> list[_Read]:
@@ -138,11 +178,11 @@ def _weights(node: Node) -> Iterator[Node]:
             yield from (*above, source)
 
 
-def _reading(stored: _Stored, graph: torch.fx.Graph, masks: dict[Node, set[int]]) -> list[Node]:
+def _reading(known: _Known, graph: torch.fx.Graph, masks: dict[Node, set[int]]) -> list[Node]:
     """Masks, and the nodes that read a number of them, up to a layer.
 
     Args:
-        stored: The tensors that the program stores.
+        known: What no input changes.
         graph: Its graph.
         masks: The signs of their numbers: 1, -1, or both.
     """
@@ -154,52 +194,52 @@ def _reading(stored: _Stored, graph: torch.fx.Graph, masks: dict[Node, set[int]]
         found.append(node)
         if packet_of(node) in _LAYERS or _is_index(node):
             continue
-        signs = {sign * _direction(stored, node, each) for each in sources for sign in carrying[each]}
-        signs = {sign for sign in signs if not _is_bounded(stored, node, sign)}
+        signs = {sign * _direction(known, node, each) for each in sources for sign in carrying[each]}
+        signs = {sign for sign in signs if not _is_bounded(known, node, sign)}
         if signs or node in carrying:
             carrying[node] = carrying.get(node, set()) | signs
     return found
 
 
-def _masks(stored: _Stored, graph: torch.fx.Graph, wanted: Sequence[_Read]) -> dict[Node, set[int]]:
+def _masks(known: _Known, graph: torch.fx.Graph, wanted: Sequence[_Read]) -> dict[Node, set[int]]:
     """The calls that make masks of what is wanted, in order, with the signs of their numbers: 1, -1, or both."""
     found: dict[Node, set[int]] = {}
     waiting, seen = list(wanted), set[_Read]()
     while waiting:
         read = waiting.pop()
         node, sign, _ = read
-        if read in seen or _ends(stored, node, sign):
+        if read in seen or _ends(known, node, sign):
             continue
         seen.add(read)
-        if signs := _leaves_out(stored, read):
+        if signs := _leaves_out(known, read):
             found[node] = found.get(node, set()) | signs
         is_arithmetic = packet_of(node) in (*_ARITHMETIC, *_MULTIPLYING)
-        operands = (each for each in node.all_input_nodes if not is_arithmetic or _value(stored, each) is None)
-        waiting.extend(read._replace(node=each, sign=sign * _direction(stored, node, each)) for each in operands)
+        operands = (each for each in node.all_input_nodes if not is_arithmetic or _value(known, each) is None)
+        waiting.extend(read._replace(node=each, sign=sign * _direction(known, node, each)) for each in operands)
     return {node: found[node] for node in graph.nodes if node in found}
 
 
-def _ends(stored: _Stored, node: Node, sign: int) -> bool:
+def _ends(known: _Known, node: Node, sign: int) -> bool:
     """Whether no number that leaves out elements comes through a node; `sign` as in `_Read`."""
     is_call = node.op == "call_function" and packet_of(node) not in _LAYERS
-    return not is_call or _is_boolean(node) or _is_index(node) or _is_bounded(stored, node, -sign)
+    return not is_call or _is_boolean(node) or _is_index(node) or _is_bounded(known, node, -sign)
 
 
-def _leaves_out(stored: _Stored, read: _Read) -> set[int]:
+def _leaves_out(known: _Known, read: _Read) -> set[int]:
     """The signs of the numbers by which a node leaves out some elements of what is wanted."""
     node, sign, is_returned = read
     packet = packet_of(node)
     if packet is _aten.mul:
-        return {1, -1} if _is_multiple_of_booleans(stored, node) else set()
+        return {1, -1} if _is_multiple_of_booleans(known, node) else set()
     if packet is _aten.log:
-        return {-1} if _is_of_booleans(stored, node.args[0]) or any(map(_replaces_infinity, _readers(node))) else set()
+        return {-1} if _is_of_booleans(known, node.args[0]) or any(map(_replaces_infinity, _readers(node))) else set()
     if packet in _ADDING:
-        operands = ((each, sign * _direction(stored, node, each)) for each in node.all_input_nodes)
-        values = ((_value(stored, each), direction) for each, direction in operands)
+        operands = ((each, sign * _direction(known, node, each)) for each in node.all_input_nodes)
+        values = ((_value(known, each), direction) for each, direction in operands)
         parts = (direction * value for value, direction in values if value is not None)
         return {-sign} if any(_is_mask(each, is_returned) for each in parts) else set()
     filled = tree_leaves([node.args[at : at + 1] for at in _FILLING.get(packet, ())])
-    values_filled = (_value(stored, each) for each in filled)
+    values_filled = (_value(known, each) for each in filled)
     return {-sign} if any(each is not None and bool((sign * each <= MASKED).any()) for each in values_filled) else set()
 
 
@@ -213,39 +253,50 @@ def _is_mask(value: torch.Tensor, is_returned: bool) -> bool:
     return is_some and not (is_returned and bool((value[~left_out] != 0).any()))
 
 
-def _is_multiple_of_booleans(stored: _Stored, node: Node) -> bool:
+def _is_multiple_of_booleans(known: _Known, node: Node) -> bool:
     """Whether a product is 0 and a number that leaves out elements, wherever it is added."""
     for number, other in (node.args, node.args[::-1]):
-        value = _value(stored, number)
+        value = _value(known, number)
         if value is not None and bool((value.abs() >= -MASKED).any()):
-            return _is_of_booleans(stored, other, is_given=_is_added(stored, node))
+            return _is_of_booleans(known, other, is_given=_is_added(known, node))
     return False
 
 
-def _is_added(stored: _Stored, node: Node) -> bool:
+def _is_added(known: _Known, node: Node) -> bool:
     """Whether it is added to, or subtracted from, another tensor that is computed."""
     readers = (each for each in _readers(node) if packet_of(each) in _ADDING)
-    return any(sum(_value(stored, each) is None for each in reader.all_input_nodes) > 1 for reader in readers)
+    return any(sum(_value(known, each) is None for each in reader.all_input_nodes) > 1 for reader in readers)
 
 
-def _is_of_booleans(stored: _Stored, node: Any, is_given: bool = False) -> bool:
-    """Whether an argument is made of booleans, and numbers up to 1, by arithmetic alone.
+def _is_of_booleans(known: _Known, node: Any, is_given: bool = False) -> bool:
+    """Whether an argument is made of booleans, and numbers up to 1, by arithmetic and by moving elements alone.
 
     Args:
-        stored: The tensors that the program stores.
-        node: A node of it, or a number.
+        known: What no input changes.
+        node: A node of the program, or a number.
         is_given: Whether inputs of the program count as booleans.
     """
-    value = _value(stored, node)
+    value = _value(known, node)
     if value is not None:
         return bool((value.abs() <= 1).all())
-    if node.op == "placeholder" or _is_boolean(node):
-        return is_given or _is_boolean(node)
-    if packet_of(node) in (*CONVERTING, *HANDING_ON):
-        return _is_of_booleans(stored, node.args[0], is_given)
-    operands = node.args[1:] if packet_of(node) is _aten.where else node.args
-    is_computed = packet_of(node) in (*_ARITHMETIC, _aten.where)
-    return is_computed and all(_is_of_booleans(stored, each, is_given) for each in operands)
+    if not isinstance(node, torch.fx.Node) or _is_boolean(node):
+        return node is None or isinstance(node, torch.fx.Node)
+    if node.op == "placeholder":
+        return is_given
+    operands = _operands(node)
+    return bool(operands) and all(_is_of_booleans(known, each, is_given) for each in tree_leaves(operands))
+
+
+def _operands(node: Node) -> Sequence[Any]:
+    """What the results of a node consist of, where it moves elements, or has numbers of them by arithmetic."""
+    packet = packet_of(node)
+    if packet in (*CONVERTING, *HANDING_ON, *_MOVING):
+        return node.args[:1]
+    if packet in _PADDING:
+        return node.args[0], _argument(node, _PADDING)
+    if packet is _aten.where:
+        return node.args[1:]
+    return node.args if packet in _ARITHMETIC else ()
 
 
 def _is_boolean(node: Node) -> bool:
@@ -279,7 +330,7 @@ def _replaces_infinity(node: Node) -> bool:
     return is_default or isinstance(lower, torch.fx.Node) or (lower is not None and lower <= MASKED)
 
 
-def _direction(stored: _Stored, node: Node, source: Node) -> int:
+def _direction(known: _Known, node: Node, source: Node) -> int:
     """-1 where the results of a node are less if what it reads of `source` is larger, else 1."""
     packet = packet_of(node)
     if packet is _aten.neg:
@@ -287,18 +338,18 @@ def _direction(stored: _Stored, node: Node, source: Node) -> int:
     if packet in (_aten.sub, _aten.rsub):
         return -1 if source is node.args[packet is _aten.sub] else 1
     if packet in _MULTIPLYING:
-        values = (_value(stored, each) for each in node.args if each is not source)
+        values = (_value(known, each) for each in node.args if each is not source)
         return -1 if any(each is not None and bool((each < 0).all()) for each in values) else 1
     return 1
 
 
-def _is_bounded(stored: _Stored, node: Node, sign: int) -> bool:
+def _is_bounded(known: _Known, node: Node, sign: int) -> bool:
     """Whether the results of a node have no number of a mask that has this sign."""
     packet = packet_of(node)
     if packet in _BOUNDED or packet in (_BOUNDED_BELOW if sign < 0 else _BOUNDED_ABOVE):
         return True
     positions = {each: at for each, at in (_LOWER if sign < 0 else _UPPER).items() if each is not _aten.nan_to_num}
-    limit = _value(stored, _argument(node, positions))
+    limit = _value(known, _argument(node, positions))
     return limit is not None and bool((sign * limit < -MASKED).all())
 
 
@@ -308,16 +359,16 @@ def _argument(node: Node, positions: dict[Any, int]) -> Any:
     return None if position is None else list(arguments_of(node).values())[position]
 
 
-def _value(stored: _Stored, node: Any) -> torch.Tensor | None:
+def _value(known: _Known, node: Any) -> torch.Tensor | None:
     """The numbers of an argument that no input changes, in some shape; None of another one."""
     if not isinstance(node, torch.fx.Node):
         is_number = isinstance(node, (int, float)) and not math.isnan(node)
         return torch.tensor(float(node)) if is_number else None
-    if node in stored:
-        value = stored[node]
+    if node in known:
+        value = known[node]()
         is_tensor = isinstance(value, torch.Tensor) and not value.is_complex()
         return value.detach().to(torch.float32) if is_tensor else None
     packet = packet_of(node)
     if packet in FULL or packet is _aten.scalar_tensor:
-        return _value(stored, node.args[FULL.get(packet, 0)])
-    return _value(stored, node.args[0]) if packet in HANDING_ON else None
+        return _value(known, node.args[FULL.get(packet, 0)])
+    return _value(known, node.args[0]) if packet in HANDING_ON else None

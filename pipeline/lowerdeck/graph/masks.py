@@ -208,14 +208,26 @@ def constants(program: ExportedProgram, *, may_be_trained: bool = False) -> dict
     signature = program.graph_signature
     stored = {**signature.inputs_to_buffers, **signature.inputs_to_lifted_tensor_constants}
     stored |= signature.inputs_to_parameters if may_be_trained else {}
-    state, written = set(signature.buffers_to_mutate.values()), _written(program.graph)
+    state = set(signature.buffers_to_mutate.values())
+    targets = ((node, stored.get(node.name)) for node in program.graph.find_nodes(op="placeholder"))
+    given = {node: partial(_stored, program, target) for node, target in targets if target and target not in state}
+    return computed(program.graph, given)
+
+
+def computed(graph: torch.fx.Graph, given: Mapping[Node, Callable[[], Any]]) -> dict[Node, Callable[[], Any]]:
+    """The nodes that depend on those of `given` alone, or on nothing, each with a function that computes its value.
+
+    Args:
+        graph: Of an ATen program, or of a module of one.
+        given: Functions that return the values of nodes; those that the graph writes to are no longer known.
+    """
+    written = _written(graph)
     found: dict[Node, Callable[[], Any]] = {}
-    for node in program.graph.nodes:
-        target = stored.get(node.name)
+    for node in graph.nodes:
         if node in written:
             continue
-        if target is not None and target not in state:
-            found[node] = partial(_stored, program, target)
+        if node in given:
+            found[node] = given[node]
         elif _is_function(node) and found.keys() >= set(node.all_input_nodes):
             found[node] = cache(partial(_computed, node, found))
     return found

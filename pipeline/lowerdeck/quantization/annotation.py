@@ -194,7 +194,8 @@ def repair_float_neighbours(graph: Graph, float_nodes: Collection[Node]) -> None
     """Repair annotations where float and quantized nodes are adjacent.
 
     A quantized node must quantize its output even if a fused activation stays float, no node can share the
-    quantization of a float node, and inputs and outputs of the model that only float nodes use stay float.
+    quantization of a float node, and inputs and outputs of the model that only float nodes use stay float. So does an
+    input of `float_nodes`: what else reads it quantizes it there.
     """
     if not float_nodes:
         return
@@ -203,7 +204,7 @@ def repair_float_neighbours(graph: Graph, float_nodes: Collection[Node]) -> None
     default = next((spec for node in annotated if (spec := activation_spec(node)) is not None), None)
     for node in annotated:
         annotation = node.meta[Q_ANNOTATION_KEY]
-        if node.op == "placeholder" and node.users and floats.issuperset(node.users):
+        if node.op == "placeholder" and (node in floats or (node.users and floats.issuperset(node.users))):
             del node.meta[Q_ANNOTATION_KEY]
         elif node.op == "output":
             for source in floats.intersection(annotation.input_qspec_map):
