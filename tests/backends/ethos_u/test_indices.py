@@ -34,6 +34,15 @@ def test_constant_indices_have_64_bits(function: Callable[[torch.Tensor], torch.
     assert verdict == "right", detail
 
 
+def test_scores_that_are_copied_into_a_mask_have_indices_of_64_bits() -> None:
+    """Calibrate ended in a RuntimeError: "Expected a long tensor for index, but got Int"."""
+    torch.manual_seed(0)
+    copied = Called(lambda x: torch.full((1, 5, 16), -1e9).index_copy(1, torch.tensor([0, 2]), x))
+    network = nn.Sequential(nn.Linear(16, 16), copied).eval()
+    verdict, detail = lowered(network, [(torch.randn(1, 2, 16),) for _ in range(8)], create("ethos_u55_128"))
+    assert verdict == "right", detail
+
+
 class Counts(nn.Module):
     """Something that is computed of tokens, int64 [1 x 8] -> float32 [1 x 4], by a tensor of 64 bits."""
 

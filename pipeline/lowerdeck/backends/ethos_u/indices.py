@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from executorch.exir import EdgeProgramManager
     from torch.fx import GraphModule
 
-_SCATTERS = (torch.ops.aten.scatter.src, torch.ops.aten.scatter.value, torch.ops.aten.scatter_add.default)
+_SCATTERS = (
+    *(torch.ops.aten.scatter.src, torch.ops.aten.scatter.value, torch.ops.aten.scatter_add.default),
+    torch.ops.aten.index_copy.default,
+)
 _VALUES = {
     torch.ops.aten.scatter.src: 3,
     torch.ops.aten.scatter_add.default: 3,
@@ -34,7 +37,10 @@ _CAST = exir_ops.edge.dim_order_ops._to_dim_order_copy.default
 
 
 def cast_indices_of_scatters(module: GraphModule) -> None:
-    """Cast them in an ATen program: no Ethos-U takes scatters, and ExecuTorch's verifier refuses some of 32 bits."""
+    """Cast them in an ATen program: no Ethos-U takes scatters, and ExecuTorch's verifier refuses some of 32 bits.
+
+    PyTorch itself refuses those of `index_copy`, which calibration calls where the values stay in float.
+    """
     for node in module.graph.nodes:
         if node.target in _SCATTERS and node.args[2].meta["val"].dtype == torch.int32:
             node.update_arg(2, _widened(node.args[2], node))
