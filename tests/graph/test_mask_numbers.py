@@ -9,8 +9,6 @@ import pytest
 import torch
 from torch import nn
 
-from lowerdeck.evaluation import quantization_error
-from lowerdeck.graph import masked_scores
 from lowerdeck.graph.mask_numbers import masked_outputs, masked_values
 from lowerdeck.steps.export import export
 from tests.quantization.test_masked_values import KEPT, SHAPES, Policy
@@ -48,6 +46,8 @@ PLAIN: dict[str, Callable[[Tensor], Tensor]] = {
     "rectified": lambda x: x.masked_fill(KEPT == 0, -1e9).relu().log_softmax(-1),
     "distances with a limit": lambda x: (-x.masked_fill(KEPT == 0, 1e9).clamp(max=50.0)).log_softmax(-1),
     "means of quantities": lambda x: x * 300 + torch.tensor([101325.0, -23900.0, 288, 0, 1, 2, 3, 4, 5, 6]),
+    "events": lambda x: x + (x > 0).float() * 20000.0,
+    "constant quantities": lambda x: torch.cat([x, torch.tensor([[0.0, 101325.0]])], -1),
     "constant term returned": lambda x: x + torch.full((10,), 20000.0),
     "softmax": lambda x: x.masked_fill(KEPT == 0, -1e9).softmax(-1) @ torch.eye(10),
     "order": lambda x: x.topk(3)[0],
@@ -88,21 +88,57 @@ def test_attention_of_torch_stays_as_it_is() -> None:
     assert masked_values(export(Attention().eval(), [[1, 6, 8], [1, 6]])) == []
 
 
-OUTPUTS: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, ...]]] = {
-    "filled": (lambda x: x.masked_fill(KEPT == 0, -1e9), (-1,)),
-    "infinite": (lambda x: x.masked_fill(KEPT == 0, -math.inf).unsqueeze(0), (-1,)),
-    "costs": (lambda x: torch.where(KEPT > 0, x, 1e9), (1,)),
-    "negative": (lambda x: -(x + (1 - KEPT) * -1e9), (1,)),
+EXACT, ADDED = 1e-6, 0.01
+OUTPUTS: dict[str, tuple[Callable[[Tensor], Tensor], tuple[tuple[float, float], ...]]] = {
+    "filled": (lambda x: x.masked_fill(KEPT == 0, -1e9), ((-1e9, EXACT),)),
+    "infinite": (lambda x: x.masked_fill(KEPT == 0, -math.inf).unsqueeze(0), ((-math.inf, EXACT),)),
+    "scaled": (lambda x: x.masked_fill(KEPT == 0, -math.inf) * x.sigmoid() / 2, ((-math.inf, EXACT),)),
+    "halved": (lambda x: x.masked_fill(KEPT == 0, -1e9) / 2 * -1, ((5e8, EXACT),)),
+    "bounded": (lambda x: x.masked_fill(KEPT == 0, -1e9).clamp(min=-5e4), ((-5e4, EXACT),)),
+    "costs": (lambda x: torch.where(KEPT > 0, x, 1e9), ((1e9, EXACT),)),
+    "negative": (lambda x: -(x + (1 - KEPT) * -1e9), ((1e9, ADDED),)),
+    "subtracted": (lambda x: x - (x > 0).float() * 1e9, ((-1e9, ADDED),)),
+    "twice": (
+        lambda x: x + (1 - KEPT) * -1e9 + (x > 0) * -1e8,
+        ((-1.1e9, ADDED), (-1e9, ADDED), (-1e8, ADDED)),
+    ),
+    "logarithms": (lambda x: x.masked_fill(KEPT == 0, -1e9).log_softmax(-1), ((-1e9, ADDED),)),
+    "logarithm added": (
+        lambda x: x + torch.clamp(torch.log((x > 0).float()), min=-1e8),
+        ((-1e8, ADDED),),
+    ),
     "softmax": (lambda x: x.masked_fill(KEPT == 0, -1e9).softmax(-1), ()),
     "usual": (lambda x: x * 3, ()),
+    "means": (lambda x: x * 300 + torch.tensor([101325.0, *[0.0] * 9]), ()),
+    "events": (lambda x: x + (x > 0).float() * 20000.0, ()),
+    "constant quantities": (lambda x: torch.cat([x, torch.tensor([[0.0, 101325.0]])], -1), ()),
 }
 
 
 @pytest.mark.parametrize("name", OUTPUTS)
-def test_outputs_have_the_signs_of_their_masks(name: str) -> None:
-    function, signs = OUTPUTS[name]
-    assert masked_outputs(export(Policy(lambda x, _: function(x)).eval(), SHAPES)) == [signs]
+def test_outputs_have_the_numbers_of_their_masks(name: str) -> None:
+    function, numbers = OUTPUTS[name]
+    (found,) = masked_outputs(export(Policy(lambda x, _: function(x)).eval(), SHAPES))
+    assert [share for _, share in found] == [share for _, share in numbers]
+    assert [number for number, _ in found] == pytest.approx([number for number, _ in numbers])
 
 
-def test_metrics_have_the_same_limit() -> None:
-    assert quantization_error.MASKED == -masked_scores.MASKED
+def test_inputs_that_a_layer_reads_are_no_masks() -> None:
+    class Residual(nn.Module):
+        def __init__(self, factor: float) -> None:
+            super().__init__()
+            self.layer, self.factor = nn.Linear(10, 10), factor
+
+        def forward(self, x: Tensor) -> Tensor:
+            found: Tensor = x * self.factor + self.layer(x) * self.factor
+            return found
+
+    for factor in (2e4, -2e4):
+        exported = export(Residual(factor).eval(), [[1, 10]])
+        assert masked_outputs(exported) == [()]
+        assert masked_values(exported) == []
+
+
+def test_masks_of_floats_are_found_in_an_output() -> None:
+    (found,) = masked_outputs(export(Policy(lambda x, given: x + (1.0 - given) * -1e9).eval(), SHAPES))
+    assert found == ((-1e9, ADDED),)

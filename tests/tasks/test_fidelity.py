@@ -154,7 +154,7 @@ def test_what_is_lost_has_no_cosine() -> None:
 def test_a_mask_hides_no_loss() -> None:
     """All scores that a mask kept were lost, and the ratio was 179 dB, because the mask's number has all the power."""
     scores, lost = np.array([[3.0, -1e9, 4.0]]), np.array([[0.0, -1e9 - 64, 0.0]])
-    masked = OutputSpec(name="logits", lsb=1.0, masked_signs=(-1,))
+    masked = OutputSpec(name="logits", lsb=1.0, masked_numbers=((-1e9, 0.01),))
     found = compared({"float": [scores], "quantized": [lost]}, specs=(masked,)).metrics
     assert (found["quantized_sqnr_db"], found["quantized_cosine"], found["quantized_exact_share"]) == (0.0, 0.0, 0.0)
     assert (found["quantized_error_max_lsb"], found["quantized_error_mean_lsb"]) == (4.0, 3.5)
@@ -163,7 +163,17 @@ def test_a_mask_hides_no_loss() -> None:
     assert unmasked["quantized_error_max_lsb"] == 1e9, "what a mask should leave out and does not"
     assert unmasked["output_masked_share"] == 0.0
     large = compared({"float": [-scores], "quantized": [-lost]}, specs=(masked,)).metrics
-    assert large["quantized_sqnr_db"] > 100, "no mask has this sign"
+    assert large["quantized_sqnr_db"] > 100, "no mask has this number"
+
+
+def test_only_what_has_the_number_of_a_mask_is_left_out() -> None:
+    """Depths of 20 to 40 m, in mm, were left out beside those that are not valid."""
+    spec = OutputSpec(name="depth", masked_numbers=((65535.0, 1e-6), (-math.inf, 1e-6)))
+    depths, lossy = np.array([[65535.0, 20000.0, 40000.0, -np.inf]]), np.array([[65535.0, 20100.0, 40000.0, -np.inf]])
+    found = compared({"float": [depths], "quantized": [lossy]}, specs=(spec,)).metrics
+    assert found["quantized_error_max"] == 100
+    assert found["output_masked_share"] == 0.5
+    assert found["quantized_sqnr_db"] == pytest.approx(10 * math.log10((2e4**2 + 4e4**2) / 100**2))
 
 
 def test_outputs_without_masks_have_large_numbers() -> None:

@@ -85,7 +85,8 @@ def read_baseline() -> tuple[Outputs, list[int]]:
     tensors, metadata = tensor_rows.open_rows(require_file(paths.BASELINE))
     about = json.loads(metadata["about"])
     specs = tuple(
-        OutputSpec(**spec | {"masked_signs": tuple(spec.get("masked_signs", ()))}) for spec in about["outputs"]
+        OutputSpec(**spec | {"masked_numbers": tuple(map(tuple, spec.get("masked_numbers", ())))})
+        for spec in about["outputs"]
     )
     programs = dict.fromkeys(name.partition("/")[0] for name in tensors if name != _SAMPLES)
     values = {program: {spec.name: tensors[f"{program}/{spec.name}"] for spec in specs} for program in programs}

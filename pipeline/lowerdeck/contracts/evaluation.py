@@ -21,8 +21,9 @@ class OutputSpec:
     """One step of its quantization, in its units: 1 for integers, None where it is not quantized."""
     is_integer: bool = False
     """Whether it consists of integers or booleans, such as indices, of which SQNR and cosine say nothing."""
-    masked_signs: tuple[int, ...] = ()
-    """The signs of the numbers by which masks of the model leave out elements of it; empty where none does."""
+    masked_numbers: tuple[tuple[float, float], ...] = ()
+    """The numbers that masks of the model leave in place of elements of it, and by which share of them these may be
+    off; empty where no mask does."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,10 @@ ERRORS_OF = {"quantized": "quantized", "delegated": "delegated_against_quantized
 
 
 def records(
-    values: npt.NDArray[Any], reference: npt.NDArray[Any], lsb: float | None, masked_signs: Collection[int] = ()
+    values: npt.NDArray[Any],
+    reference: npt.NDArray[Any],
+    lsb: float | None,
+    masked_numbers: Collection[tuple[float, float]] = (),
 ) -> dict[str, npt.NDArray[Any]]:
     """The sums of several samples; those of each do not depend on the others, to the last bit.
 
@@ -35,15 +38,15 @@ def records(
         values: The output of one program, any dtype [b x ...], b > 0.
         reference: That of the other; same shape.
         lsb: One step of the output's quantization; None to leave errors in units of the output.
-        masked_signs: The signs of the numbers by which masks leave out elements.
+        masked_numbers: Those that masks leave in place of elements, as in `OutputSpec`.
 
     Returns:
         float64 [b]: `signal` and `noise` as powers, `cosine` (1 where both are zero, 0 where an error is infinite),
         `error_sum`, `error_max`, and `exact` among `count` elements, without those left out: `masked`.
     """
     given, expected = (np.array(each, dtype=np.float64).reshape(len(each), -1) for each in (values, reference))
-    masked = masked_in_both(given, expected, masked_signs)
-    if masked_signs:
+    masked = masked_in_both(given, expected, masked_numbers)
+    if masked_numbers:
         given, expected = np.where(masked, 0.0, given), np.where(masked, 0.0, expected)
     left_out = masked.sum(axis=1)
     finite = np.isfinite(given) & np.isfinite(expected)

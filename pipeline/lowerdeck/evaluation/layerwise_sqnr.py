@@ -111,8 +111,8 @@ def output_specs(exported: ExportedProgram, quantized: ExportedProgram) -> tuple
     """The outputs of both programs, with the steps of their quantization."""
     specs = map(_output_spec, output_names(exported), output_nodes(quantized))
     return tuple(
-        dataclasses.replace(spec, masked_signs=signs)
-        for spec, signs in zip(specs, masked_outputs(exported), strict=True)
+        dataclasses.replace(spec, masked_numbers=numbers)
+        for spec, numbers in zip(specs, masked_outputs(exported), strict=True)
     )
 
 

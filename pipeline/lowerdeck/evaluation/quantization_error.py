@@ -12,8 +12,6 @@ import numpy.typing as npt
 IDENTICAL_DB = 200.0
 """Reported instead of infinity, which JSON lacks, where there is no noise; beyond float64's noise floor."""
 
-MASKED = 1e4
-"""Numbers from here on may be those of a mask; that of graph.masked_scores, which needs PyTorch."""
 _GRID_TOLERANCE_LSB = 0.01
 """Values this close to a step count as on it, because 16-bit outputs are computed in float32."""
 
@@ -52,18 +50,25 @@ def error_lsb(values: npt.NDArray[Any], reference: npt.NDArray[Any], lsb: float)
     return error
 
 
-def masked_in_both(values: Any, reference: Any, signs: Collection[int]) -> Any:
+def masked_in_both(values: Any, reference: Any, numbers: Collection[tuple[float, float]]) -> Any:
     """Where two outputs both have a mask's number: what a mask leaves out says nothing of what it keeps.
 
     Args:
         values: An array or a tensor of floats, any shape.
         reference: What it is compared with; same type and shape.
-        signs: Those of the numbers of masks, 1 and -1; elements with other signs are kept.
+        numbers: Those that masks leave, and by which share of them an element may be off; other elements are kept.
 
     Returns:
         Booleans, same shape.
     """
     masked = (reference > 0) & (reference < 0)
-    for sign in signs:
-        masked = masked | ((sign * reference >= MASKED) & (sign * values >= MASKED / 2))
+    for number, share in numbers:
+        masked = masked | (_is_number(values, number, share) & _is_number(reference, number, share))
     return masked
+
+
+def _is_number(values: Any, number: float, share: float) -> Any:
+    if math.isinf(number):
+        return values == number
+    margin = share * abs(number)
+    return (values >= number - margin) & (values <= number + margin)

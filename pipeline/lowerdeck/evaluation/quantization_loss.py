@@ -95,10 +95,11 @@ def _outputs(
     outputs: list[list[tuple[torch.Tensor, torch.Tensor]]] = [[] for _ in pairs]
     for inputs in samples:
         expected, actual = (values(inputs) for values in execute)
-        for found, (name, other, signs) in zip(outputs, pairs, strict=True):
+        for found, (name, other, numbers) in zip(outputs, pairs, strict=True):
             if name in expected and expected[name].is_floating_point():
-                masked = masked_in_both(actual[other], expected[name], signs)
-                found.append((expected[name].double().where(~masked, 0.0), actual[other].double().where(~masked, 0.0)))
+                wanted, given = expected[name].double(), actual[other].double()
+                masked = masked_in_both(given, wanted, numbers)
+                found.append((wanted.where(~masked, 0.0), given.where(~masked, 0.0)))
     return [found for found in outputs if found]
 
 

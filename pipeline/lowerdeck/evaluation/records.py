@@ -120,7 +120,7 @@ class RecordsBuilder:
                             f"the output {spec.name} of the {program} program has shape {list(one.shape[1:])}, and "
                             f"that of the {other} program {list(reference.shape[1:])}"
                         )
-                    sums = fidelity.records(one, reference, spec.lsb, spec.masked_signs)
+                    sums = fidelity.records(one, reference, spec.lsb, spec.masked_numbers)
                     self._put(("fidelity", name, spec.name), group.start, sums)
         self._lacks_target |= bool(self.chosen.task.TARGETS) and any(target is None for target in group.targets)
         if self._lacks_target and not hasattr(self.chosen.task, "agreement"):

@@ -248,7 +248,7 @@ def _constants(records: EvaluationRecords) -> dict[str, Any]:
         path = f"outputs.{spec.name}." if len(records.specs) > 1 else ""
         if spec.lsb is not None:
             found[f"{path}output_lsb"] = spec.lsb
-        for outputs in list(records.fidelity.values())[:1] if spec.masked_signs else ():
+        for outputs in list(records.fidelity.values())[:1] if spec.masked_numbers else ():
             masked, kept = (float(outputs[spec.name][name].sum()) for name in ("masked", "count"))
             found[f"{path}output_masked_share"] = masked / max(masked + kept, 1.0)
     return found

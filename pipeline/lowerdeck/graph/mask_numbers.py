@@ -10,7 +10,7 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch.utils._pytree import tree_leaves
@@ -67,6 +67,12 @@ _LAYERS = (
     *(_aten.linear, _aten.matmul, _aten.mm, _aten.bmm, _aten.addmm, _aten.conv1d, _aten.conv2d, _aten.conv3d),
     *(_aten.conv_transpose1d, _aten.conv_transpose2d, _aten.conv_transpose3d),
 )
+_Number = tuple[float, float]
+"""One that a mask leaves, and by which share of it elements may be off."""
+_EXACT, _ADDED = 1e-6, 0.01
+"""By which share of a mask's number elements are off it: by rounding in float32, and by scores that it is added to."""
+_MOST_NUMBERS = 64
+"""A tensor with more of them is no mask."""
 
 
 class _Read(NamedTuple):
@@ -105,13 +111,16 @@ def masked_values(program: GraphModule | ExportedProgram) -> list[Node]:
         wanted += [_Read(each.args[0], 1, False) for each in weights if packet_of(each) in _SOFTMAX]
 
 
-def masked_outputs(program: ExportedProgram) -> list[tuple[int, ...]]:
-    """The signs of the numbers by which masks leave out elements of the outputs that an ATen program returns."""
-    known, names, signs = _constants(program), program.graph_signature.user_outputs, dict[Any, tuple[int, ...]]()
+def masked_outputs(program: ExportedProgram) -> list[tuple[tuple[float, float], ...]]:
+    """The numbers that masks leave in the outputs of an ATen program, and by which share elements may be off them.
+
+    What is filled in is there exactly; to what is added, scores are added.
+    """
+    known, found = _constants(program), dict[Any, set[_Number]]()
     for read in _returned(program.graph):
-        found = (-read.sign,) if _masks(known, program.graph, [read]) else ()
-        signs[read.node.name] = signs.get(read.node.name, ()) + found
-    return [signs.get(name, ()) for name in names]
+        numbers = _numbers(known, program.graph, _masks(known, program.graph, [read]))
+        found.setdefault(read.node.name, set()).update(numbers.get(read.node, ()))
+    return [tuple(sorted(found.get(name, ()))) for name in program.graph_signature.user_outputs]
 
 
 def _constants(program: GraphModule | ExportedProgram) -> _Known:
@@ -211,12 +220,124 @@ def _masks(known: _Known, graph: torch.fx.Graph, wanted: Sequence[_Read]) -> dic
         if read in seen or _ends(known, node, sign):
             continue
         seen.add(read)
-        if signs := _leaves_out(known, read):
+        if (signs := _leaves_out(known, read)) and not (read.is_returned and _is_quantity(known, read)):
             found[node] = found.get(node, set()) | signs
         is_arithmetic = packet_of(node) in (*_ARITHMETIC, *_MULTIPLYING)
         operands = (each for each in node.all_input_nodes if not is_arithmetic or _value(known, each) is None)
         waiting.extend(read._replace(node=each, sign=sign * _direction(known, node, each)) for each in operands)
     return {node: found[node] for node in graph.nodes if node in found}
+
+
+def _is_quantity(known: _Known, read: _Read) -> bool:
+    """Whether the large numbers that a node makes of an output are physical quantities, such as 101325 Pa.
+
+    Masks are subtracted, and products of them are of what no layer reads. What is filled in may have either sign.
+    """
+    node, sign, _ = read
+    packet = packet_of(node)
+    if packet in _ADDING:
+        return sign < 0
+    if packet is _aten.mul:
+        values = [value for each in node.args if (value := _value(known, each)) is not None]
+        parts = [direction * value for direction in _terms(known, node) for value in values]
+        is_added = any(bool((part <= MASKED).any()) for part in parts)
+        return not is_added or any(_is_read_by_layer(each) for each in _given(known, node))
+    filled = [value for each in _filled(node) if (value := _value(known, each)) is not None]
+    return packet in _FILLING and sign < 0 and not any(bool((value >= -MASKED).all()) for value in filled)
+
+
+def _terms(known: _Known, node: Node) -> Iterator[int]:
+    """The directions in which results of a node are added to other tensors that are computed."""
+    for user in node.users:
+        packet, direction = packet_of(user), _direction(known, user, node)
+        if packet in _ADDING and sum(_value(known, each) is None for each in user.all_input_nodes) > 1:
+            yield direction
+        elif packet in (*HANDING_ON, *_MULTIPLYING, *_LOWER, *_UPPER, _aten.neg):
+            yield from (direction * each for each in _terms(known, user))
+
+
+def _given(known: _Known, node: Any) -> Iterator[Node]:
+    """The inputs of the program that arithmetic has in a node, but not by way of booleans."""
+    if not isinstance(node, torch.fx.Node) or node in known or _is_boolean(node):
+        return
+    if node.op == "placeholder":
+        yield node
+    for each in tree_leaves(_operands(node)):
+        yield from _given(known, each)
+
+
+def _is_read_by_layer(node: Node) -> bool:
+    return any(packet_of(each) in _LAYERS for each in _readers(node))
+
+
+def _filled(node: Node) -> list[Any]:
+    """What some elements of a node's results are."""
+    return tree_leaves([node.args[at : at + 1] for at in _FILLING.get(packet_of(node), ())])
+
+
+def _numbers(known: _Known, graph: torch.fx.Graph, masks: dict[Node, set[int]]) -> dict[Node, set[_Number]]:
+    """The nodes that have numbers of masks, up to layers, with these numbers."""
+    found: dict[Node, set[_Number]] = {}
+    for node in graph.nodes:
+        if node.op != "call_function" or packet_of(node) in _LAYERS or not _is_float(node):
+            continue
+        dtype = node.meta["val"].dtype
+        made = _made(known, node, masks.get(node, set())) | _handed_on(known, node, found)
+        rounded = {(torch.tensor(number, dtype=torch.float64).to(dtype).item(), share) for number, share in made}
+        large = [each for each in rounded if abs(each[0]) >= -MASKED and not _is_bounded(known, node, _sign(each[0]))]
+        if large:
+            found[node] = set(sorted(large)[:_MOST_NUMBERS])
+    return found
+
+
+def _sign(number: float) -> int:
+    return 1 if number > 0 else -1
+
+
+def _made(known: _Known, node: Node, signs: set[int]) -> set[_Number]:
+    """The numbers of a mask that begins at a node; `signs` as of `_masks`."""
+    packet = packet_of(node)
+    if packet is _aten.log:
+        return {(-math.inf, _EXACT)} if signs else set()
+    sources = _filled(node) if packet in _FILLING else node.all_input_nodes if packet in _ADDING else node.args
+    parts = {_direction(known, node, each) * number for each in sources for number in _unique(known, each)}
+    return {(part, _ADDED if packet in _ADDING else _EXACT) for part in parts if _sign(part) in signs}
+
+
+def _unique(known: _Known, node: Any) -> list[float]:
+    """The numbers of an argument, if these are few."""
+    value = _value(known, node)
+    found: list[float] = [] if value is None else value.unique().tolist()  # type: ignore[no-untyped-call]
+    return found if len(found) <= _MOST_NUMBERS else []
+
+
+def _handed_on(known: _Known, node: Node, found: Mapping[Node, set[_Number]]) -> set[_Number]:
+    """What becomes of the numbers of masks that a node reads."""
+    packet = packet_of(node)
+    sources = [each for each in node.all_input_nodes if each in found]
+    if packet in _MULTIPLYING:
+        return {each for source in sources for each in _multiplied(known, node, source, found[source])}
+    parts = [{(_direction(known, node, each) * number, share) for number, share in found[each]} for each in sources]
+    alone = {each for part in parts for each in part}
+    if packet in _ADDING:
+        sums = {(one + other, _ADDED) for one, _ in parts[0] for other, _ in parts[1]} if len(parts) > 1 else set()
+        return sums | {(number, _ADDED) for number, _ in alone}
+    if packet in (*_LOWER, *_UPPER) and len(node.all_input_nodes) == 1:  # with limits that are numbers
+        dtype, target = node.meta["val"].dtype, cast("Any", node.target)
+        return {(target(torch.tensor(each, dtype=dtype), *node.args[1:]).item(), share) for each, share in alone}
+    return {(number, _ADDED) for number, _ in alone} if packet in _LOGARITHMS else alone
+
+
+def _multiplied(known: _Known, node: Node, source: Node, numbers: set[_Number]) -> set[_Number]:
+    """Numbers of masks times those that no input changes; of other products, the infinite ones."""
+    is_divided = packet_of(node) is _aten.div
+    if is_divided and source is not node.args[0]:
+        return set()
+    others = [each for each in node.args[:2] if each is not source]
+    if any(_value(known, each) is None for each in others):
+        return {each for each in numbers if math.isinf(each[0])}
+    factors = [1 / each if is_divided else each for other in others for each in _unique(known, other) if each]
+    return {(number * factor, share) for number, share in numbers for factor in factors}
 
 
 def _ends(known: _Known, node: Node, sign: int) -> bool:
@@ -238,8 +359,7 @@ def _leaves_out(known: _Known, read: _Read) -> set[int]:
         values = ((_value(known, each), direction) for each, direction in operands)
         parts = (direction * value for value, direction in values if value is not None)
         return {-sign} if any(_is_mask(each, is_returned) for each in parts) else set()
-    filled = tree_leaves([node.args[at : at + 1] for at in _FILLING.get(packet, ())])
-    values_filled = (_value(known, each) for each in filled)
+    values_filled = (_value(known, each) for each in _filled(node))
     return {-sign} if any(each is not None and bool((sign * each <= MASKED).any()) for each in values_filled) else set()
 
 
@@ -330,7 +450,7 @@ def _replaces_infinity(node: Node) -> bool:
     return is_default or isinstance(lower, torch.fx.Node) or (lower is not None and lower <= MASKED)
 
 
-def _direction(known: _Known, node: Node, source: Node) -> int:
+def _direction(known: _Known, node: Node, source: Any) -> int:
     """-1 where the results of a node are less if what it reads of `source` is larger, else 1."""
     packet = packet_of(node)
     if packet is _aten.neg:

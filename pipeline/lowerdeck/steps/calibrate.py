@@ -116,9 +116,10 @@ def _check_prepared(compared: Sequence[tuple[Any, Any, Any]], program: ExportedP
         return
     samples, given, wanted = ([tree_leaves(each) for each in part] for part in zip(*compared, strict=True))
     by = library_of(quantizer) or "the quantizers"
-    exact, names, signs = computed_of_integers(program), program.graph_signature.user_outputs, masked_outputs(program)
+    exact, names = computed_of_integers(program), program.graph_signature.user_outputs
+    masked = masked_outputs(program)
     for number, pairs in enumerate(zip(zip(*given, strict=True), zip(*wanted, strict=True), strict=True)):
-        difference = _difference(list(zip(*pairs, strict=True)), signs[number], is_exact=names[number] in exact)
+        difference = _difference(list(zip(*pairs, strict=True)), masked[number], is_exact=names[number] in exact)
         if difference is not None:
             raise LowerdeckError(
                 f"{by} and torchao prepare another network for quantization than the model: "
@@ -150,12 +151,14 @@ def _exceeds_32_bits(value: Any) -> bool:
     return is_long and bool(((value > limits.max) | (value < limits.min)).any())
 
 
-def _difference(pairs: Sequence[tuple[Any, Any]], masked_signs: Collection[int], *, is_exact: bool) -> str | None:
+def _difference(
+    pairs: Sequence[tuple[Any, Any]], masked_numbers: Collection[tuple[float, float]], *, is_exact: bool
+) -> str | None:
     """How an output, given and wanted for each sample, differs; None where decompositions explain the difference.
 
     Args:
         pairs: Those of all samples.
-        masked_signs: Signs of the numbers by which masks leave out elements, beside which others would seem small.
+        masked_numbers: Those that masks leave, as in `OutputSpec`, beside which others would seem small.
         is_exact: Whether integers may not differ.
     """
     if not isinstance(pairs[0][1], torch.Tensor):
@@ -168,7 +171,7 @@ def _difference(pairs: Sequence[tuple[Any, Any]], masked_signs: Collection[int],
     all_given, all_wanted = (torch.cat([one.flatten() for one in each]) for each in zip(*pairs, strict=True))
     if not all_wanted.is_floating_point():
         return _difference_of_integers(all_given, all_wanted, 0.0 if is_exact else _MOST_OTHER_INTEGERS)
-    finite = all_wanted.isfinite() & ~masked_in_both(all_given, all_wanted, masked_signs)
+    finite = all_wanted.isfinite() & ~masked_in_both(all_given.double(), all_wanted.double(), masked_numbers)
     errors, largest = (all_given - all_wanted)[finite].abs(), all_wanted[finite].abs()
     if not finite.any() or errors.max() <= max(_MOST_CHANGED * float(largest.max()), _LEAST_DIFFERENCE):
         return None
