@@ -11,6 +11,8 @@ from lowerdeck import tasks
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.contracts.evaluation import OutputSpec
 from lowerdeck.evaluation import fidelity
+from lowerdeck.evaluation.gates import failed_gates
+from lowerdeck.evaluation.metric_names import wholly_masked
 from lowerdeck.evaluation.quantization_error import IDENTICAL_DB
 from lowerdeck.evaluation.records import ChosenTask, RecordsBuilder
 from lowerdeck.evaluation.task_metrics import Measured, measure
@@ -174,6 +176,28 @@ def test_only_what_has_the_number_of_a_mask_is_left_out() -> None:
     assert found["quantized_error_max"] == 100
     assert found["output_masked_share"] == 0.5
     assert found["quantized_sqnr_db"] == pytest.approx(10 * math.log10((2e4**2 + 4e4**2) / 100**2))
+
+
+def test_an_output_of_which_masks_leave_nothing_has_no_metrics() -> None:
+    """They were perfect: 200 dB."""
+    specs = (OutputSpec(name="scores", masked_numbers=((-1e9, 0.01),)), OutputSpec(name="other"))
+    nothing, other = np.full((1, 2), -1e9), np.ones((1, 2))
+    found = compared(*[{"float": [nothing, other], "quantized": [nothing, other]}] * 3, specs=specs).metrics
+    for name in ("sqnr_db", "cosine", "exact_share", "error_max"):
+        assert found[f"outputs.scores.quantized_{name}"] == found[f"quantized_{name}"] == "not defined"
+        assert found[f"outputs.other.quantized_{name}"] != "not defined"
+    assert found["quantization_drop"] == "not defined"
+    assert wholly_masked(found) == ["scores"]
+    assert failed_gates({"min_quantized_sqnr_db": 20.0}, found)
+    single = compared({"float": [nothing], "quantized": [nothing]}, specs=specs[:1]).metrics
+    assert wholly_masked(single) == ["output"]
+
+
+def test_samples_of_which_masks_leave_nothing_do_not_count() -> None:
+    spec = OutputSpec(name="scores", masked_numbers=((-1e9, 0.01),))
+    nothing, scores, lost = np.full((1, 2), -1e9), np.array([[1.0, 0.0]]), np.array([[0.0, 1.0]])
+    samples = [{"float": [one], "quantized": [other]} for one, other in ((nothing, nothing), (scores, lost))]
+    assert compared(*samples, specs=(spec,)).metrics["quantized_cosine"] == 0.0
 
 
 def test_outputs_without_masks_have_large_numbers() -> None:

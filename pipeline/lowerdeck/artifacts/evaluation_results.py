@@ -15,7 +15,7 @@ from lowerdeck.artifacts.task_pictures import write_pictures
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.evaluation.defects import defects
 from lowerdeck.evaluation.intervals import HIGH, LOW, wilson_interval
-from lowerdeck.evaluation.metric_names import class_labels
+from lowerdeck.evaluation.metric_names import class_labels, wholly_masked
 
 if TYPE_CHECKING:
     from lowerdeck.evaluation.task_metrics import Measured
@@ -47,6 +47,8 @@ def write_evaluation(
     write_json(paths.EVALUATION_SAMPLES, list(digests))
     for defect in defects(metrics):
         print(f"evaluate: the build {defect}", file=sys.stderr)
+    for output in wholly_masked(metrics):
+        print(f"evaluate: masks leave nothing of {output} in any sample: its metrics are not defined", file=sys.stderr)
 
 
 def read_draws(content: bytes) -> dict[str, Any]:

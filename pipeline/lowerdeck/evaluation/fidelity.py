@@ -86,8 +86,10 @@ def measure(
         weights: float64 [b x n], how often each sample counts.
 
     Returns:
-        float64 [b] each.
+        float64 [b] each; NaN where masks leave nothing of any sample, and thus nothing is said of the output.
     """
+    is_left = (records["count"] > 0) | (records["masked"] == 0)
+    is_any_left = weights @ is_left > 0
     with np.errstate(divide="ignore", invalid="ignore"):
         noise = _weighted(weights, records["noise"])
         signal = weights @ records["signal"]
@@ -95,13 +97,14 @@ def measure(
         sqnr = np.where(noise > 0, decibels, IDENTICAL_DB)
         count = np.maximum(weights @ records["count"], 1.0)
         errors = _weighted(weights, records["error_sum"])
-    return {
+    found = {
         "sqnr_db": sqnr,
-        "cosine": (weights @ records["cosine"]) / weights.sum(axis=1),
+        "cosine": (weights @ (records["cosine"] * is_left)) / np.maximum(weights @ is_left, 1.0),
         "error_max": np.where(weights > 0, records["error_max"], 0.0).max(axis=1),
         "error_mean": errors / count,
         "exact_share": np.where(weights @ records["count"] > 0, (weights @ records["exact"]) / count, 1.0),
     }
+    return {name: np.where(is_any_left, values, np.nan) for name, values in found.items()}
 
 
 def _weighted(weights: npt.NDArray[np.float64], values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lowerdeck.registry.components import similar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 DROPS = (("quantization_drop", "float", "quantized"), ("delegation_drop", "quantized", "delegated"))
 """Name of a drop, and the programs before and after it."""
@@ -21,6 +21,9 @@ DESCRIPTIONS = "task_metrics."
 fractions."""
 INFINITE = "infinite"
 """Replaces a metric that is infinite, which JSON cannot have as a number; it meets no gate."""
+
+MASKED_SHARE = "output_masked_share"
+"""The share of an output's elements that masks leave out; `outputs.NAME.` in front where there are several."""
 
 _PROGRAMS = ("float", "quantized", "delegated")
 _OF_PAIRS = re.compile(
@@ -37,7 +40,7 @@ _OF_EVERY_BUILD = (
     *("accelerated_macs_share", "accelerated_share", "compute_nodes", "crossing_bytes", "crossings"),
     *("delegated_compute_nodes", "delegated_macs_share", "delegated_parameter_share", "delegated_share"),
     *("library_crossings", "method_allocator_bytes", "mismatches", "num_layer_samples", "num_samples", "output_lsb"),
-    *("output_masked_share", "partitions", "planned_memory_bytes", "portable_macs", "program_bytes", "ram_bytes"),
+    *(MASKED_SHARE, "partitions", "planned_memory_bytes", "portable_macs", "program_bytes", "ram_bytes"),
     *("scratch_bytes", "total_macs", "total_parameters", "transposes_at_boundary", "transposes_delegated"),
     *(
         "transposes_in_delegates",
@@ -47,6 +50,16 @@ _OF_EVERY_BUILD = (
         "worst_layer_sqnr_db",
     ),
 )
+
+
+def wholly_masked(metrics: Mapping[str, Any]) -> list[str]:
+    """The names of the outputs of which masks leave nothing, so that no metric is defined; `output` for a single one.
+
+    Args:
+        metrics: The content of metrics.json.
+    """
+    shares = {name.removesuffix(MASKED_SHARE): value for name, value in metrics.items() if name.endswith(MASKED_SHARE)}
+    return [path[len("outputs.") : -1] or "output" for path, share in shares.items() if share == 1]
 
 
 def of_task(metrics: Sequence[str]) -> tuple[str, ...]:

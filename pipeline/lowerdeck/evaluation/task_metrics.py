@@ -15,7 +15,7 @@ import numpy.typing as npt
 from lowerdeck.contracts.tasks import TaskMetric
 from lowerdeck.evaluation import fidelity
 from lowerdeck.evaluation.intervals import HIGH, LOW, paired_difference, share_with_interval
-from lowerdeck.evaluation.metric_names import DESCRIPTIONS, DROPS, INFINITE, PRIMARY
+from lowerdeck.evaluation.metric_names import DESCRIPTIONS, DROPS, INFINITE, MASKED_SHARE, PRIMARY
 from lowerdeck.evaluation.records import ChosenTask, EvaluationRecords
 from lowerdeck.evaluation.resampling import Floats, interval, resampled
 
@@ -250,5 +250,5 @@ def _constants(records: EvaluationRecords) -> dict[str, Any]:
             found[f"{path}output_lsb"] = spec.lsb
         for outputs in list(records.fidelity.values())[:1] if spec.masked_numbers else ():
             masked, kept = (float(outputs[spec.name][name].sum()) for name in ("masked", "count"))
-            found[f"{path}output_masked_share"] = masked / max(masked + kept, 1.0)
+            found[f"{path}{MASKED_SHARE}"] = masked / max(masked + kept, 1.0)
     return found
