@@ -120,7 +120,8 @@ class _Check:
                 name = _shown(used, self._folder)
                 raise LowerdeckError(
                     f"{name} changed after {_COMPOSE} had read it, so that {self._stage} may have used either version; "
-                    "run `lowerdeck repro` again. What was built before is unchanged"
+                    f"run `lowerdeck repro` again, and `dvc repro --force {_COMPOSE}` before it where DVC does not "
+                    "watch the file. What was built before is unchanged"
                 )
 
     def _has_changed(self, path: Path, known: Seen) -> bool:
