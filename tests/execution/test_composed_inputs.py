@@ -26,7 +26,7 @@ OUTPUT = Path("build/export/program")
 
 @pytest.fixture(autouse=True)
 def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A composed workspace whose export imports plugins/net.py, and in which `weights.pt` is a file of the model."""
+    """A composed workspace, whose export imports a module of plugins/, and whose model has `weights.pt`."""
     monkeypatch.chdir(tmp_path)
     for name, content in {
         "params.yaml": "a: 1\n", "conf/model/a.yaml": "b: 1\n", "dvc.yaml": PIPELINE, "weights.pt": "1234",
