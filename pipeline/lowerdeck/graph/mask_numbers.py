@@ -149,7 +149,7 @@ def _parts(known: _Known, masks: Iterable[Node]) -> list[Node]:
         if isinstance(node, torch.fx.Node) and node not in found and _is_float(node):
             found[node] = None
             waiting += node.all_input_nodes if node in known else tree_leaves(_operands(node))
-    return [node for node in found if node.op == "call_function" or (node.op, node in known) == ("placeholder", False)]
+    return [node for node in found if node.op == "call_function" or (node.op == "placeholder" and node not in known)]
 
 
 def _wanted(graph: torch.fx.Graph) -> list[_Read]:
