@@ -142,3 +142,14 @@ def test_inputs_that_a_layer_reads_are_no_masks() -> None:
 def test_masks_of_floats_are_found_in_an_output() -> None:
     (found,) = masked_outputs(export(Policy(lambda x, given: x + (1.0 - given) * -1e9).eval(), SHAPES))
     assert found == ((-1e9, ADDED),)
+
+
+def test_a_filter_of_many_steps_is_looked_through() -> None:
+    def filtered(x: Tensor) -> Tensor:
+        level = other = x
+        for _ in range(1000):  # more than Python's stack has place for, and 2^1000 ways from the end to the input
+            level, other = 0.5 * level + 0.5 * other, level
+        return level * 32768.0 + x
+
+    assert _kept(filtered) == []
+    assert _kept(lambda x: filtered(x).log_softmax(-1)) == []

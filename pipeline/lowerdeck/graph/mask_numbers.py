@@ -258,12 +258,9 @@ def _terms(known: _Known, node: Node) -> Iterator[int]:
 
 def _given(known: _Known, node: Any) -> Iterator[Node]:
     """The inputs of the program that arithmetic has in a node, but not by way of booleans."""
-    if not isinstance(node, torch.fx.Node) or node in known or _is_boolean(node):
-        return
-    if node.op == "placeholder":
-        yield node
-    for each in tree_leaves(_operands(node)):
-        yield from _given(known, each)
+    for each in _ingredients(known, node):
+        if isinstance(each, torch.fx.Node) and each.op == "placeholder" and each not in known and not _is_boolean(each):
+            yield each
 
 
 def _is_read_by_layer(node: Node) -> bool:
@@ -396,15 +393,27 @@ def _is_of_booleans(known: _Known, node: Any, is_given: bool = False) -> bool:
         node: A node of the program, or a number.
         is_given: Whether inputs of the program count as booleans.
     """
-    value = _value(known, node)
-    if value is not None:
-        return bool((value.abs() <= 1).all())
-    if not isinstance(node, torch.fx.Node) or _is_boolean(node):
-        return node is None or isinstance(node, torch.fx.Node)
-    if node.op == "placeholder":
-        return is_given
-    operands = _operands(node)
-    return bool(operands) and all(_is_of_booleans(known, each, is_given) for each in tree_leaves(operands))
+    for each in _ingredients(known, node):
+        value = _value(known, each)
+        is_input = isinstance(each, torch.fx.Node) and each.op == "placeholder" and value is None
+        is_boolean = each is None or (isinstance(each, torch.fx.Node) and _is_boolean(each))
+        if not (is_boolean or (is_given and is_input) or (value is not None and bool((value.abs() <= 1).all()))):
+            return False
+    return True
+
+
+def _ingredients(known: _Known, node: Any) -> Iterator[Any]:
+    """What an argument is made of by arithmetic and by moving elements: booleans, constants, all else; once each."""
+    waiting, seen = [node], set[Any]()
+    while waiting:
+        if (each := waiting.pop()) in seen:
+            continue
+        seen.add(each)
+        is_made = isinstance(each, torch.fx.Node) and each not in known and not _is_boolean(each)
+        operands = tree_leaves(_operands(each)) if is_made else []
+        waiting.extend(operands)
+        if not operands:
+            yield each
 
 
 def _operands(node: Node) -> Sequence[Any]:
