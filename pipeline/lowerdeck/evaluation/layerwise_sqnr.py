@@ -10,6 +10,7 @@ order.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import operator
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from lowerdeck.contracts.evaluation import LayerMetrics, OutputSpec
 from lowerdeck.contracts.samples import Split
 from lowerdeck.evaluation.quantization_error import sqnr_db
 from lowerdeck.graph.io_boundary import output_nodes
+from lowerdeck.graph.joined_outputs import joined_parts
 from lowerdeck.graph.mask_numbers import masked_outputs
 from lowerdeck.graph.masked_scores import IS_MASKED, behind_masks
 from lowerdeck.graph.modules import module_path
@@ -54,6 +56,9 @@ class _Pair:
     dequantize: str
     """Name of the quantized program's node with the result in floating point, dequantized or rounded."""
     lsb: float | None
+    part: slice | None = None
+    """Which of its elements are compared, in dimension `dim`; None for all."""
+    dim: int = 0
 
 
 def compare_layers(
@@ -72,6 +77,35 @@ def compare_layers(
         samples: Indices into it; at least one.
     """
     pairs = _pairs(exported, quantized) or _retraced_pairs(exported, quantized)
+    return sorted(_compared(exported, quantized, pairs, split, samples), key=lambda layer: layer.sqnr_db)
+
+
+def compare_joined(
+    exported: ExportedProgram, quantized: ExportedProgram, split: Split, samples: Sequence[int]
+) -> list[list[LayerMetrics]]:
+    """SQNR of what quantized joins in outputs put beside each other with one scale, by join, in order.
+
+    Arguments are those of `compare_layers`.
+    """
+    joins = joined_parts(exported.graph)
+    pairs = [
+        dataclasses.replace(pair, part=part, dim=dim)
+        for pair in _pairs(exported, quantized)
+        if pair.source in joins
+        for dim, part in joins[pair.source]
+    ]
+    layers = _compared(exported, quantized, pairs, split, samples)
+    return [list(parts) for _, parts in itertools.groupby(layers, key=lambda layer: layer.node)]
+
+
+def _compared(
+    exported: ExportedProgram,
+    quantized: ExportedProgram,
+    pairs: Sequence[_Pair],
+    split: Split,
+    samples: Sequence[int],
+) -> list[LayerMetrics]:
+    """SQNR of each pair."""
     if not pairs:
         return []
     reference = NodeValues(exported, {pair.folded for pair in pairs})
@@ -83,11 +117,14 @@ def compare_layers(
         expected, found = reference(inputs), actual(inputs)
         for index, pair in enumerate(pairs):
             wanted, got = expected[pair.folded].double(), found[pair.dequantize].double()
+            if pair.part is not None:
+                indices = (slice(None),) * pair.dim + (pair.part,)
+                wanted, got = wanted[indices], got[indices]
             if pair.folded in masked:
                 wanted, got = wanted[wanted > IS_MASKED], got[wanted > IS_MASKED]
             signal[index] += float(wanted[wanted.isfinite()].square().sum())
             noise[index] += float(difference(wanted, got).square().sum())
-    layers = [
+    return [
         LayerMetrics(
             node=pair.source.name,
             operator="input" if pair.source.op == "placeholder" else str(pair.source.target),
@@ -98,7 +135,6 @@ def compare_layers(
         )
         for index, pair in enumerate(pairs)
     ]
-    return sorted(layers, key=lambda layer: layer.sqnr_db)
 
 
 def difference(expected: torch.Tensor, actual: torch.Tensor) -> torch.Tensor:

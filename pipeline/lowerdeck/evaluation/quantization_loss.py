@@ -10,7 +10,7 @@ import torch
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.evaluation import LayerMetrics, LossyLayer, QuantizationLoss
 from lowerdeck.contracts.samples import Sample
-from lowerdeck.evaluation.layerwise_sqnr import compare_layers, difference
+from lowerdeck.evaluation.layerwise_sqnr import compare_joined, compare_layers, difference
 from lowerdeck.evaluation.quantization_error import IDENTICAL_DB, masked_in_both, sqnr_db
 from lowerdeck.graph.mask_numbers import masked_outputs
 from lowerdeck.graph.node_values import NodeValues
@@ -54,11 +54,13 @@ def quantization_loss(
         LowerdeckError: an output is NaN or infinite where that of the float program is not; the message has the layer.
     """
     outputs = _outputs(exported, quantized, samples)
-    found = min((sqnr_db(*each) for each in map(_signal_and_noise, outputs) if each[0]), default=None)
+    split = cast("Split", [Sample(inputs=inputs, label=None, digest="") for inputs in samples])
+    joined = compare_joined(exported, quantized, split, range(len(samples)))
+    figures = [sqnr_db(*each) for each in map(_signal_and_noise, outputs) if each[0]]
+    found = min([*figures, *(part.sqnr_db for parts in joined for part in parts)], default=None)
     lost = sum(int((expected.isfinite() & ~actual.isfinite()).sum()) for each in outputs for expected, actual in each)
     if not lost and (found is None or least_sqnr_db is None or found >= least_sqnr_db):
         return None
-    split = cast("Split", [Sample(inputs=inputs, label=None, digest="") for inputs in samples])
     layers = {layer.node: layer for layer in compare_layers(exported, quantized, split, range(len(samples)))}
     lines = {node.name: source_line(node.meta.get("stack_trace")) for node in exported.graph.nodes}
     lossy = [
@@ -69,6 +71,11 @@ def quantization_loss(
         raise _not_finite(lost, len(samples), [layer for layer in lossy if layer.sqnr_db == -IDENTICAL_DB])
     assert least_sqnr_db is not None, "else nothing is far off"
     assert found is not None, "else nothing is far off"
+    lossy += [
+        _lossy_part(part, at, _inputs_sqnr_db(exported, layers, part.node))
+        for parts in joined
+        for at, part in enumerate(parts)
+    ]
     below = [layer for layer in lossy if layer.sqnr_db < least_sqnr_db]
     departing = [layer for layer in below if layer.inputs_sqnr_db - layer.sqnr_db >= _LEAST_DROP_DB]
     worst = sorted(departing or below, key=lambda layer: layer.sqnr_db - layer.inputs_sqnr_db)
@@ -157,4 +164,15 @@ def _lossy(layer: LayerMetrics, inputs_sqnr_db: float, tensors: Sequence[Quantiz
         sqnr_db=layer.sqnr_db,
         inputs_sqnr_db=inputs_sqnr_db,
         ways_out=(*ways_out, what),
+    )
+
+
+def _lossy_part(part: LayerMetrics, at: int, inputs_sqnr_db: float) -> LossyLayer:
+    return LossyLayer(
+        node=part.node,
+        operator=part.operator,
+        module=part.module,
+        sqnr_db=part.sqnr_db,
+        inputs_sqnr_db=inputs_sqnr_db,
+        ways_out=(f"to return its tensor {at} as an output of its own, because all that is joined has one scale",),
     )

@@ -1,4 +1,4 @@
-"""Masks whose scores count, such as those of a policy whose actions are not all allowed, stay in float."""
+"""What one scale cannot express stays in float: masks beside scores that count, and joins of unlike quantities."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchao.quantization.pt2e.quantizer import Quantizer
 
+from lowerdeck.graph.joined_outputs import mark_unlike_joins, marked_joins
 from lowerdeck.graph.mask_numbers import masked_values
 from lowerdeck.quantization.annotation import hidden, repair_float_neighbours, show
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class KeepingMasks(Quantizer):  # type: ignore[misc]  # torchao is untyped
-    """A quantizer that leaves masks, and what reads their numbers, in float."""
+    """A quantizer that leaves masks, what reads their numbers, and joins of unlike quantities in float."""
 
     def __init__(self, quantizer: Quantizer) -> None:
         """`quantizer` annotates the rest; it skips annotated nodes."""
@@ -23,7 +24,7 @@ class KeepingMasks(Quantizer):  # type: ignore[misc]  # torchao is untyped
 
     def transform_for_annotation(self, model: GraphModule) -> GraphModule:
         """Run the quantizer's transformation on the rest."""
-        nodes = masked_values(model)
+        nodes = [*masked_values(model), *mark_unlike_joins(model.graph)]
         with hidden(nodes):
             transformed: GraphModule = self._quantizer.transform_for_annotation(model)
         show(transformed.graph.nodes)
@@ -31,7 +32,7 @@ class KeepingMasks(Quantizer):  # type: ignore[misc]  # torchao is untyped
 
     def annotate(self, model: GraphModule) -> GraphModule:
         """Annotate the rest."""
-        nodes = masked_values(model)
+        nodes = [*masked_values(model), *marked_joins(model.graph)]
         with hidden(nodes):
             annotated: GraphModule = self._quantizer.annotate(model)
         repair_float_neighbours(annotated.graph, nodes)

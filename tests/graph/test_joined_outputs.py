@@ -1,0 +1,176 @@
+"""lowerdeck.graph.joined_outputs: boxes in pixels and probabilities in one output keep their precision."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from torch import nn
+
+from benchmarks.in_turns import create
+from lowerdeck.contracts.quantization import QuantizationScheme
+from lowerdeck.evaluation.quantization_error import sqnr_db
+from lowerdeck.evaluation.quantization_loss import quantization_loss
+from lowerdeck.graph.joined_outputs import mark_unlike_joins
+from lowerdeck.quantization.fallback import quantizer_of
+from lowerdeck.steps.calibrate import calibrate
+from lowerdeck.steps.export import export
+from lowerdeck.steps.quantize import quantize
+from tests.marks import quick_first
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from lowerdeck.contracts.evaluation import QuantizationLoss
+
+TARGETS = ["xnnpack_cpu", "ethos_u55_128", "neutron_imxrt700", "cortex_m55"]
+SHAPE = [1, 3, 8, 8]
+
+
+class Head(nn.Module):
+    """A small detector, whose decoder is given."""
+
+    def __init__(self, decode: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.features, self.head, self.decode = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 1), decode
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.decode(self.head(self.features(x).relu()))
+
+
+def _of_yolov8(y: Tensor) -> Tensor:
+    """Of shape [1, 4 + 4, 64], boxes in pixels before class probabilities."""
+    boxes, classes = y.flatten(2).chunk(2, 1)
+    return torch.cat([boxes * 100 + 320, classes.sigmoid()], 1)
+
+
+def _of_yolov5(y: Tensor) -> Tensor:
+    """Of shape [1, 64, 4 + 4]; boxes are written in place of probabilities."""
+    found = y.flatten(2).sigmoid().transpose(1, 2).clone()
+    found[..., 0:2] = (found[..., 0:2] * 2 - 0.5) * 640
+    found[..., 2:4] = (found[..., 2:4] * 2) ** 2 * 100
+    return found
+
+
+def _of_key_points(y: Tensor) -> Tensor:
+    """Of shape [1, 1, 3]: x and y in pixels, and a probability."""
+    means = y.mean((2, 3))
+    return torch.stack([means[:, 0] * 256 + 128, means[:, 1] * 256 + 100, means[:, 2].sigmoid()], -1)[:, None]
+
+
+def _of_best(y: Tensor) -> Tensor:
+    """Of shape [1, 64, 4 + 2]: boxes, a probability, and the number of its class."""
+    boxes, classes = _of_yolov8(y).transpose(1, 2).chunk(2, -1)
+    scores, numbers = classes.max(-1, keepdim=True)
+    return torch.cat([boxes, scores, numbers.float()], -1)
+
+
+DECODERS: dict[str, tuple[Callable[[Tensor], Tensor], int, int]] = {
+    "YOLOv8": (_of_yolov8, 1, 4),
+    "YOLOv8, transposed": (lambda y: _of_yolov8(y).transpose(1, 2), 2, 4),
+    "two scales": (lambda y: torch.cat([_of_yolov8(y), _of_yolov8(y / 2)], 2), 1, 4),
+    "YOLOv5": (_of_yolov5, 2, 4),
+    "key points": (_of_key_points, 2, 2),
+    "best class": (_of_best, 2, 4),
+    "softmax": (lambda y: torch.cat([y.flatten(2)[:, :4] * 640, y.flatten(2)[:, 4:].softmax(1)], 1), 1, 4),
+}
+"""Decoders, with the dimension of their results that has the quantities, and where in it the second one begins."""
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("decoder", quick_first(DECODERS))
+def test_every_quantity_of_an_output_keeps_its_precision(decoder: str, target: str) -> None:
+    decode, dim, first = DECODERS[decoder]
+    network = Head(decode).eval()
+    generator = torch.Generator().manual_seed(0)
+    samples = [(torch.randn(SHAPE, generator=generator),) for _ in range(8)]
+    program = export(network, [SHAPE])
+    observing, converting = (quantizer_of(create(target), QuantizationScheme(name="int8")) for _ in range(2))
+    assert observing is not None
+    assert converting is not None
+    calibrated = calibrate(program, observing, samples, len(samples))
+    quantized = quantize(program, converting, calibrated)[0].module(check_guards=False)
+
+    expected = torch.cat([network(*inputs) for inputs in samples]).detach()
+    actual = torch.cat([quantized(*inputs) for inputs in samples])
+    for start, end in ((0, first), (first, first + 1)):
+        signal, noise = (each.narrow(dim, start, end - start) for each in (expected, expected - actual))
+        assert sqnr_db(float(signal.square().sum()), float(noise.square().sum())) > 30
+
+
+def _marked(function: Callable[[Tensor, Tensor], Tensor]) -> list[str]:
+    class Network(nn.Module):
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            return function(x, y)
+
+    program = export(Network().eval(), [[2, 6], [2, 6]])
+    return [node.name for node in mark_unlike_joins(program.graph)]
+
+
+UNLIKE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "concatenated": lambda x, y: torch.cat([x, y.sigmoid()], 1),
+    "stacked": lambda x, y: torch.hstack([x, y.softmax(-1)]),
+    "of booleans": lambda x, y: torch.cat([x, (y > 0).float()], 1),
+    "of integers": lambda x, y: torch.cat([x.sigmoid(), y.argmax(1, keepdim=True).float()], 1),
+    "of products": lambda x, y: torch.cat([x, y.sigmoid() * nn.functional.hardsigmoid(x)], 1),
+    "of limited numbers": lambda x, y: torch.cat([x, y.clamp(0.0, 1.0).sqrt()], 1),
+    "of the largest": lambda x, y: torch.cat([x, y.sigmoid().amax(1, keepdim=True)], 1),
+    "whose parts are read": lambda x, y: torch.cat([x, y.tanh()], 1)[:, :3].exp(),
+}
+ALIKE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "numbers": lambda x, y: torch.cat([x.relu(), y], 1),
+    "probabilities": lambda x, y: torch.cat([x.sigmoid(), y.sigmoid() * x.tanh()], 1),
+    "beside a constant": lambda x, _: torch.cat([x.sigmoid(), torch.zeros(2, 1)], 1),
+    "read by a layer": lambda x, y: torch.cat([x, y.sigmoid()], 1) @ torch.ones(12, 3),
+    "larger ones": lambda x, y: torch.cat([x, y.clamp(0.0, 6.0)], 1),
+    "multiples": lambda x, y: torch.cat([x, y.sigmoid() * 640], 1),
+}
+
+
+@pytest.mark.parametrize("name", UNLIKE)
+def test_unlike_quantities_are_found(name: str) -> None:
+    assert _marked(UNLIKE[name])
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_what_has_one_kind_or_is_read_as_one_is_quantized(name: str) -> None:
+    assert _marked(ALIKE[name]) == []
+
+
+def test_quantities_that_only_values_tell_apart_are_named() -> None:
+    """Boxes in pixels beside scores as the last convolution computes them."""
+
+    class Boxes(nn.Module):
+        def __init__(self, factor: float) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.head, self.factor = nn.Conv2d(3, 8, 1), factor
+
+        def forward(self, x: Tensor) -> Tensor:
+            boxes, scores = self.head(x).chunk(2, 1)
+            return torch.cat([boxes * self.factor, scores], 1)
+
+    def lost(factor: float) -> QuantizationLoss | None:
+        samples = [(torch.randn(SHAPE, generator=torch.Generator().manual_seed(seed)),) for seed in range(4)]
+        program = export(Boxes(factor).eval(), [SHAPE])
+        observing, converting = (quantizer_of(create("xnnpack_cpu"), QuantizationScheme(name="int8")) for _ in range(2))
+        assert observing is not None
+        assert converting is not None
+        calibrated = calibrate(program, observing, samples, len(samples))
+        quantized, tensors = quantize(program, converting, calibrated)
+        return quantization_loss(export(Boxes(factor).eval(), [SHAPE]), quantized, samples, tensors, 10.0)
+
+    assert lost(2.0) is None
+    found = lost(500.0)
+    assert found is not None
+    assert found.sqnr_db < 1
+    assert re.fullmatch(
+        r"cat \(aten\.cat\.default\): [-0-9.]+ dB, its inputs [3-5]\d\.\d dB; try to return its tensor 1 as an output "
+        r"of its own, because all that is joined has one scale",
+        str(found.layers[0]),
+    )
