@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -121,6 +121,27 @@ def test_outputs_have_the_numbers_of_their_masks(name: str) -> None:
     (found,) = masked_outputs(export(Policy(lambda x, _: function(x)).eval(), SHAPES))
     assert [share for _, share in found] == [share for _, share in numbers]
     assert [number for number, _ in found] == pytest.approx([number for number, _ in numbers])
+
+
+SEVERAL: dict[str, Callable[[Tensor], Any]] = {
+    "split": lambda x: torch.split(x.view(5, 2), 1, -1),
+    "unbound": lambda x: x.view(2, 5).unbind(0),
+    "chunks": lambda x: x.chunk(2, -1),
+    "largest": lambda x: x.topk(7)[0],
+    "sorted": lambda x: x.sort(-1)[0],
+    "in a stable order": lambda x: x.sort(stable=True, dim=-1)[0],
+    "largest of each": lambda x: x.view(5, 2).max(-1)[0],
+    "of rank": lambda x: x.kthvalue(3)[0],
+    "with places": lambda x: x.topk(7),
+}
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_outputs_of_operators_with_several_results_have_the_numbers_of_their_masks(name: str) -> None:
+    """The metric counted -1e9 as signal: 200 dB."""
+    masked = Policy(lambda x, given: SEVERAL[name](x + (1.0 - given) * -1e9)).eval()
+    found = masked_outputs(export(masked, SHAPES))
+    assert found == ([((-1e9, ADDED),), ()] if name == "with places" else [((-1e9, ADDED),)] * len(found))
 
 
 def test_inputs_that_a_layer_reads_are_no_masks() -> None:

@@ -273,12 +273,13 @@ def _filled(node: Node) -> list[Any]:
 
 
 def _numbers(known: _Known, graph: torch.fx.Graph, masks: dict[Node, set[int]]) -> dict[Node, set[_Number]]:
-    """The nodes that have numbers of masks, up to layers, with these numbers."""
+    """The nodes that have numbers of masks, up to layers, with these numbers; of several results, those in floats."""
     found: dict[Node, set[_Number]] = {}
     for node in graph.nodes:
-        if node.op != "call_function" or packet_of(node) in _LAYERS or not _is_float(node):
+        dtypes = [each.dtype for each in tree_leaves(node.meta.get("val")) if _is_of_floats(each)]
+        if node.op != "call_function" or packet_of(node) in _LAYERS or not dtypes:
             continue
-        dtype = node.meta["val"].dtype
+        dtype = dtypes[0]
         made = _made(known, node, masks.get(node, set())) | _handed_on(known, node, found)
         rounded = {(torch.tensor(number, dtype=torch.float64).to(dtype).item(), share) for number, share in made}
         large = [each for each in rounded if abs(each[0]) >= -MASKED and not _is_bounded(known, node, _sign(each[0]))]
@@ -434,7 +435,10 @@ def _is_boolean(node: Node) -> bool:
 
 
 def _is_float(node: Node) -> bool:
-    value = node.meta.get("val")
+    return _is_of_floats(node.meta.get("val"))
+
+
+def _is_of_floats(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
