@@ -15,6 +15,7 @@ from lowerdeck.quantization.annotation import scheme_quantizer
 from lowerdeck.steps.calibrate import calibrate
 from lowerdeck.steps.export import export
 from lowerdeck.steps.quantize import quantize
+from tests.marks import quick_first
 
 _Function = Callable[[torch.Tensor], torch.Tensor]
 
@@ -194,6 +195,52 @@ def test_rounded_numbers_are_lowered_also_where_others_use_them(target: str) -> 
         return whole.long() + torch.relu(whole * 0.5).long()
 
     left_to_the_cpu(rounded, target)
+
+
+WHOLE_INPUTS: dict[str, _Function] = {
+    "length": lambda mask: mask.sum(1).long(),
+    "last": lambda mask: (mask.sum(1, keepdim=True) - 1).long(),
+    "positions": lambda mask: (mask.cumsum(1) * mask).to(torch.int32),
+    "halves": lambda mask: (mask.sum(1) / 2).floor().long(),
+    "categories": lambda mask: (mask * torch.arange(8))[:, 1:4].long(),
+    "scaled before": lambda mask: (mask / 255 * 255).long(),
+}
+
+
+class Counting(nn.Module):
+    """A layer, and rows of a table beside it, as a function of float32 [1 x 8] chooses them."""
+
+    def __init__(self, function: _Function) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.function, self.layer, self.table = function, nn.Linear(8, 4), nn.Embedding(9, 4)
+
+    def forward(self, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        indices = self.function(mask)
+        return self.layer(mask) + self.table(indices).sum(1), indices
+
+
+@pytest.mark.parametrize("target", quick_first(TARGETS, 2))
+@pytest.mark.parametrize("name", quick_first(list(WHOLE_INPUTS), 3))
+def test_integers_of_inputs_that_are_floats_are_not_rounded_to_8_bits(name: str, target: str) -> None:
+    """What 8 bits make of 3 was 2.99, and 2 as an integer: other rows of the table, and -4 to 2 dB."""
+    network, backend = Counting(WHOLE_INPUTS[name]).eval(), create(target)
+    samples = [((torch.arange(8) < length).float()[None],) for length in range(1, 9)]
+    observing, converting = (scheme_quantizer(backend, QuantizationScheme(name="int8")) for _ in range(2))
+    assert observing is not None
+    assert converting is not None
+    state = calibrate(export(network, [[1, 8]], (), backend.memory_format), observing, samples, len(samples))
+    program = export(network, [[1, 8]], (), backend.memory_format)
+    quantized = quantize(program, converting, state)[0].module(check_guards=False)
+    for inputs in samples:
+        assert quantized(*inputs)[1].tolist() == network(*inputs)[1].tolist()
+    verdict, detail = lowered(network, samples, backend)
+    assert verdict == "right", detail
+
+
+def test_an_npu_computes_what_becomes_integers_of_a_layer() -> None:
+    assert left_to_the_cpu(lambda y: (y * 255 + 3).int(), "ethos_u85_256")[0] == 1
+    assert left_to_the_cpu(lambda y: y.sum(1).int(), "ethos_u85_256")[0] == 1
 
 
 @pytest.mark.parametrize("function", [lambda y: y.round() * 0.5, lambda y: y.floor() == 2])

@@ -3,7 +3,8 @@
 `(tokens.float() / 2).floor().long()` chooses rows of a table: an index that is off by one is another row, and not a
 small error. Quantizers see a product of floats as any other, and some turn what is computed of integers into one.
 The same holds for `(layer(x) * 8).floor().long()` from the rounding on: 8 bits of a range up to 7 may have no 5, and
-what is a little less than 5 becomes 4.
+what is a little less than 5 becomes 4. Inputs of floats may be whole numbers, too, such as masks and columns of a
+table: `mask.sum(1).long()`.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def leave_other_types(prepared: GraphModule) -> None:
 
 
 def leave_floats_between_integers(prepared: GraphModule, trained: Collection[str], known: frozenset[str]) -> None:
-    """Remove observers of floats that are computed of whole numbers and constants alone and become integers again.
+    """Remove observers of floats that are computed of whole numbers, inputs and constants alone and become integers.
 
     Other users of these floats keep the observers. Layers are quantized also behind an image of bytes: what they
     compute is not meant to be exact.
@@ -104,7 +105,7 @@ def show_exact_divisions(prepared: GraphModule) -> None:
 def _floats_between_integers(
     module: GraphModule, trained: Collection[str]
 ) -> Iterator[tuple[dict[Node, None], set[torch.dtype]]]:
-    """For integers that are computed of whole numbers alone: the floats between them, and the types of both ends."""
+    """For integers computed of whole numbers or inputs: the floats between them, and the types of both ends."""
     results, of_whole, rounded = _whole_numbers(module, trained)
     for result in results:
         floats, integers, waiting = dict[torch.fx.Node, None](), {_dtype(module, result)}, [result]
@@ -119,7 +120,7 @@ def _floats_between_integers(
 
 
 def _whole_numbers(module: GraphModule, trained: Collection[str]) -> tuple[list[Node], set[Node], set[Node]]:
-    """Integers that are computed of whole numbers alone, all that is, and among these what rounds other floats."""
+    """Integers that are computed of whole numbers or inputs, all that is, and among these what rounds other floats."""
     results, of_integers = list[torch.fx.Node](), set[torch.fx.Node]()
     of_whole, rounded = set[torch.fx.Node](), set[torch.fx.Node]()
     for node in module.graph.nodes:
@@ -135,7 +136,7 @@ def _whole_numbers(module: GraphModule, trained: Collection[str]) -> tuple[list[
             of_integers.add(node)
         elif not is_whole and node.target in _WHOLE:
             rounded.add(node)
-        if is_whole or node in of_integers or node in rounded:
+        if is_whole or node in of_integers or node in rounded or node.op == "placeholder":
             of_whole.add(node)
     return results, of_whole, rounded
 
