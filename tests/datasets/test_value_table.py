@@ -81,6 +81,51 @@ def test_a_file_that_does_not_mean_what_it_says_is_refused(tmp_path: Path, conte
         value_table.fingerprint(options)
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('a,note\n1,"5 inch\n2,ok\n3,ok\n', "unexpected end of data (row 2, up to line 4). A field that begins with"),
+        ('a,note\n1,"5 inch\n2,ok\n3,"6 inch\n', "expected after '\"' (row 2, up to line 4). A field"),
+        ('a,note\n1,ok\n2,"5" pipe"\n', "expected after '\"' (row 3). A field"),
+        ('a,note\n1,"5 inch\n2,ok\n3,6"\n', "row 2 has a field in quotes that ends in line 4, and line 3 within it"),
+        ('a,note\n1,"\n2,"\n3,ok\n', "and line 3 within it reads like a row"),
+        ('note,a\n"5 inch,1\nok,2\n6"",3\n', "unexpected end of data"),
+        ('note,a\n"5 inch,1\nok,-2.5\n6",3\nok,4\n', "and line 3 within it reads like a row"),
+        ('a,note\n1,"5 inch' + 200_000 * "x", "field larger than field limit (131072) (row 2). A field"),
+    ],
+)
+def test_a_quote_without_its_other_one_takes_in_no_row(tmp_path: Path, content: str, message: str) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text(content)
+    with pytest.raises(LowerdeckError, match=re.escape(message)):
+        value_table.fingerprint(value_table.Options(calibration=str(path), evaluation=str(path), inputs=[["a"]]))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        'a,note\n1,5" pipe\n2,6"\n3,ok\n',
+        'a,note\n1,"5"" pipe"\n2,""\n3,"a, b"\n',
+        'a,note\n1,"two\nlines, the second with a comma"\n\n2,"\n"\n3,\n',
+        'note,a\n"yes,\r\nindeed",1\r\n"\r\n",2\r\n,3\r\n',
+    ],
+)
+def test_quotes_that_mean_one_thing_are_read(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text(content, newline="")
+    dataset = value_table.load(
+        value_table.Options(calibration=str(path), evaluation=str(path), inputs=[["a"]]), [[1, 1]], 0
+    )
+    assert sorted(dataset.evaluation[index].inputs[0].item() for index in range(3)) == [1, 2, 3]
+
+
+def test_a_row_behind_an_empty_line_has_its_own_number(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("a\n1\n\nx\n")
+    with pytest.raises(LowerdeckError, match="row 4: a is 'x'"):
+        value_table.fingerprint(value_table.Options(calibration=str(path), evaluation=str(path), inputs=[["a"]]))
+
+
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     options = stored(tmp_path, ".csv")
     with pytest.raises(ConfigurationError, match=r"inputs has \[2, 1\] columns, and the model's inputs .* have \[3\]"):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,13 @@ from lowerdeck.formats.regular_files import check_regular
 PARQUET = ".parquet"
 _LARGEST = float(np.finfo(np.float32).max)
 _LARGEST_INDEX = int(np.iinfo(np.int64).max)
+_WAY_OUT = (
+    "A field that begins with a quote ends at the next one, which a comma or the end of the line follows: close it "
+    'there, and write a quote that belongs to the text twice ("")'
+)
 
 
-def rows(path: Path, columns: Sequence[str]) -> list[Mapping[str, str]]:
+def rows(path: Path, columns: Sequence[str]) -> Sequence[Mapping[str, str]]:
     """The rows of a table as text, each with at least `columns`.
 
     Args:
@@ -30,7 +35,7 @@ def rows(path: Path, columns: Sequence[str]) -> list[Mapping[str, str]]:
     Raises:
         LowerdeckError: the file cannot be read, lacks a column, or has no rows.
     """
-    names, found = _parquet(path) if path.suffix == PARQUET else _csv(path)
+    names, found = _parquet(path) if path.suffix == PARQUET else _csv(path, columns)
     if missing := [name for name in columns if name not in names]:
         raise LowerdeckError(
             f"{path} lacks the columns {', '.join(missing)} (dataset.options); it has: {', '.join(names) or 'none'}"
@@ -42,8 +47,9 @@ def rows(path: Path, columns: Sequence[str]) -> list[Mapping[str, str]]:
 
 
 class _Row(dict[Any, Any]):
-    """A row of a CSV file, with the number of its line, from 1; empty lines count."""
+    """A row of a CSV file, with the numbers of its first and last line, from 1; empty lines count."""
 
+    first: int
     line: int
 
 
@@ -101,19 +107,15 @@ def _index(text: str) -> int | None:
     return index if (index := int(text)) <= _LARGEST_INDEX else None
 
 
-def _csv(path: Path) -> tuple[Sequence[str], list[Mapping[str, str]]]:
+def _csv(path: Path, columns: Sequence[str]) -> tuple[Sequence[str], Sequence[Mapping[str, str]]]:
     try:
         with check_regular(path).open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file, restval="")
-            names = list(reader.fieldnames or ())
-            found: list[Mapping[Any, Any]] = []
-            for fields in reader:
-                found.append(row := _Row(fields))
-                row.line = reader.line_num
+            lines = list(file)
     except UnicodeDecodeError as error:
         raise LowerdeckError(f"{path} cannot be read as CSV: {error}; save it as UTF-8") from error
-    except (OSError, csv.Error) as error:
+    except OSError as error:
         raise LowerdeckError(f"{path} cannot be read as CSV: {error}; correct dataset.options") from error
+    names, found = _parsed(path, lines)
     if twice := sorted({name for name in names if name and names.count(name) > 1}):
         raise LowerdeckError(f"{path} has several columns of one name: {', '.join(twice)}; rename all but one")
     surplus = [(place(fields, row), fields[None]) for row, fields in enumerate(found) if None in fields]
@@ -122,7 +124,67 @@ def _csv(path: Path) -> tuple[Sequence[str], list[Mapping[str, str]]]:
         "with a point, and put fields with commas in quotes"
         for where, further in surplus
     ])  # fmt: skip
+    raise_faults(path, list(_swallowed(lines, names, found, columns)))
     return names, found
+
+
+def _parsed(path: Path, lines: Sequence[str]) -> tuple[list[str], list[_Row]]:
+    """The names in the first line, and the rows of all that are not empty; what is surplus has the key None."""
+    reader = csv.reader(lines, strict=True)  # otherwise, a quote without its other one takes in all that follows
+    names: list[str] = []
+    found: list[_Row] = []
+    start = 1
+    try:
+        names = next(reader, [])
+        start = reader.line_num + 1
+        for fields in reader:
+            if fields:
+                row = _Row(zip(names, fields + [""] * (len(names) - len(fields)), strict=False))
+                if surplus := fields[len(names) :]:
+                    row[None] = surplus
+                row.first, row.line = start, reader.line_num
+                found.append(row)
+            start = reader.line_num + 1
+    except csv.Error as error:
+        where = f"row {start}" if start == reader.line_num else f"row {start}, up to line {reader.line_num}"
+        raise LowerdeckError(
+            f"{path} cannot be read as CSV: {error} ({where}). {_WAY_OUT}, also in columns that dataset.options does "
+            "not name"
+        ) from error
+    return names, found
+
+
+def _swallowed(
+    lines: Sequence[str], names: Sequence[str], found: Sequence[_Row], columns: Sequence[str]
+) -> Iterator[str]:
+    """Lines within quotes that would be rows by themselves: between a quote without its other one and the next quote.
+
+    A text may have several lines, and commas in them; what looks like other rows in each of `columns` is a row.
+    """
+    places = [names.index(column) for column in columns if column in names]
+    several = [row for row in found if row.first < row.line]
+    forms = [{_form(row[names[place]]) for row in found} for place in places] if several else []
+    for row in several:
+        for number, line in enumerate(lines[row.first : row.line], row.first + 1):
+            cells = line.rstrip("\r\n").split(",")
+            if number == row.line and '"' in cells[0]:
+                continue  # the end of a text, and what follows it
+            if len(cells) == len(names) and all(
+                _form(cells[place]) in form for place, form in zip(places, forms, strict=True)
+            ):
+                yield (
+                    f"row {row.first} has a field in quotes that ends in line {row.line}, and line {number} within it "
+                    f"reads like a row. {_WAY_OUT}; a text with such a line has to be written in one line"
+                )
+                break
+
+
+def _form(text: str) -> str:
+    """What all numbers have in common, or names such as image_1.png and image_23.png."""
+    with suppress(ValueError):
+        float(text)
+        return "0"
+    return re.sub(r"[^\W\d_]+", "a", re.sub(r"\d+", "0", text))
 
 
 def _parquet(path: Path) -> tuple[Sequence[str], list[Mapping[str, str]]]:
