@@ -105,6 +105,18 @@ BAD_CONTENT: dict[str, tuple[dict[str, Any], str]] = {
         {"inputs": inputs(), "labels": np.array([0, 1, 2, 1, 0]), "groups": np.array([3, 3, 4, 4, 5])},
         "2 groups have several labels, the first is 3 with 0, 1; a group is one recording",
     ),
+    "complex targets": (
+        {"inputs": inputs(), "targets": np.ones((5, 2), np.complex64)},
+        "targets is complex64; allow",
+    ),
+    "targets of text": ({"inputs": inputs(), "targets": np.full(5, "1.5")}, "targets is <U3; allowed are floats, int"),
+    "dates": ({"inputs": inputs(), "targets": np.zeros(5, "datetime64[s]")}, r"targets is datetime64\[s\]; allowed"),
+    "durations": ({"inputs": inputs(), "labels": np.zeros(5, "timedelta64[s]")}, r"labels is timedelta64\[s\] \[5\]"),
+    "groups of text": (
+        {"inputs": inputs(), "labels": np.zeros(5, int), "groups": np.full(5, "a")},
+        r"groups is <U1 \[5\]; store int",
+    ),
+    "complex": ({"inputs": inputs().astype(np.complex64)}, "inputs is complex64; allowed are float32"),
     "label below 0": ({"inputs": inputs(), "labels": np.array([0, -1, 2, 0, 1])}, "first is -1 at row 1"),
 }
 
@@ -183,6 +195,15 @@ def test_values_get_the_dtype_of_the_input_and_those_that_do_not_fit_are_refused
     floats = arrays.Options(**write(tmp_path, inputs=inputs()))
     with pytest.raises(LowerdeckError, match="inputs is float32, and some values do not fit into the model's int64"):
         arrays.load(floats, [[1, 4]], 0, input_dtypes=["int64"])
+
+
+@pytest.mark.parametrize("stored", [np.array([[0, 1, -7e4, 65519]], np.float32), np.array([[0, 1, 2, 70_000]])])
+def test_values_that_float16_lacks_are_refused(tmp_path: Path, stored: npt.NDArray[Any]) -> None:
+    options = arrays.Options(**write(tmp_path, calibration={"inputs": stored}, inputs=stored))
+    with pytest.raises(LowerdeckError, match=r"1 of 4 values are too large for .* float16 .*, whose largest is 65504;"):
+        arrays.load(options, [[1, 4]], 0, input_dtypes=["float16"])
+    fits = arrays.Options(**write(tmp_path, calibration={"inputs": stored * 0}, inputs=stored * 0))
+    assert arrays.load(fits, [[1, 4]], 0, input_dtypes=["float16"]).evaluation[0].inputs[0].dtype == torch.float16
 
 
 def test_inputs_of_different_length(tmp_path: Path) -> None:

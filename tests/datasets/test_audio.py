@@ -34,6 +34,15 @@ def test_an_empty_recording_is_refused(tmp_path: Path) -> None:
         audio.waveform(write_wav(tmp_path / "a.wav", np.zeros(0)), RATE_HZ)
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_recording_of_floats_that_are_no_numbers_is_refused(tmp_path: Path, value: float) -> None:
+    samples = tone(300, 0.5)
+    samples[7] = value
+    soundfile.write(tmp_path / "a.wav", samples, RATE_HZ, subtype="FLOAT")
+    with pytest.raises(LowerdeckError, match=r"a\.wav has 1 values that are NaN or infinite; repair or remove it"):
+        audio.waveform(tmp_path / "a.wav", RATE_HZ)
+
+
 @pytest.mark.parametrize("chunk", [b"", b"LIST\x03\0\0\0abc\0"])
 def test_a_recording_that_is_cut_off_is_refused_and_a_streamed_one_is_not(tmp_path: Path, chunk: bytes) -> None:
     path = write_wav(tmp_path / "a.wav", tone(300, 0.5))

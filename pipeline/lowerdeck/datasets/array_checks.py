@@ -57,6 +57,17 @@ def _input_problems(name: str, array: npt.NDArray[np.generic], shape: tuple[int,
             f"{name} is {array.dtype.name}, and some values do not fit into the model's {dtype} (model.input_dtypes); "
             f"store `{name}.astype('{dtype}')`"
         )
+    elif dtype == "float16" and (count := _num_infinite(array)):
+        yield (
+            f"{name} is {array.dtype.name}, and {count} of {array.size} values are too large for the model's float16 "
+            f"(model.input_dtypes), whose largest is {np.finfo(np.float16).max:g}; scale the values, or set float32"
+        )
+
+
+def _num_infinite(array: npt.NDArray[np.generic]) -> int:
+    """How many values are infinite as float16, and are not as they are stored."""
+    with np.errstate(over="ignore"):
+        return int((np.isinf(array.astype(np.float16)) & ~np.isinf(array.astype(np.float64))).sum())
 
 
 def _fits(array: npt.NDArray[np.generic], dtype: str) -> bool:
@@ -67,7 +78,7 @@ def _fits(array: npt.NDArray[np.generic], dtype: str) -> bool:
 def _target_problems(arrays: Mapping[str, npt.NDArray[np.generic]], num_classes: int | None) -> Iterator[str]:
     for name in {"labels", "groups"} & set(arrays):
         array = arrays[name]
-        if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
+        if array.ndim != 1 or array.dtype.kind not in "iu":  # NumPy takes durations for integers, too
             yield (
                 f"{name} is {array.dtype} {list(array.shape)}; store integers [n], one for each sample"
                 f"{' (targets of other shapes are named `targets`)' if name == 'labels' else ''}"
@@ -86,7 +97,12 @@ def _target_problems(arrays: Mapping[str, npt.NDArray[np.generic]], num_classes:
     if {"labels", "groups"} <= set(arrays) and arrays["labels"].shape == arrays["groups"].shape:
         yield from group_problems(arrays["labels"], arrays["groups"])
     targets = arrays.get("targets")
-    if targets is not None and targets.dtype.kind == "f" and (count := int((~np.isfinite(targets)).sum())):
+    if targets is not None and targets.dtype.kind not in "biuf":
+        yield (
+            f"targets is {targets.dtype}; allowed are floats, integers and booleans. Store what outputs are compared "
+            "with as such, of complex numbers e.g. `np.stack([targets.real, targets.imag], axis=-1)`"
+        )
+    elif targets is not None and targets.dtype.kind == "f" and (count := int((~np.isfinite(targets)).sum())):
         yield f"{count} of {targets.size} values of targets are NaN or infinite; remove or correct the samples"
 
 

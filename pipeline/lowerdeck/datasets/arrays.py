@@ -141,7 +141,7 @@ def _as_dtype(values: npt.NDArray[np.generic], dtype: str) -> npt.NDArray[np.gen
 
 def _counted_classes(arrays: Mapping[str, npt.NDArray[np.generic]]) -> int | None:
     labels = arrays.get("labels")
-    if labels is None or not labels.size or not np.issubdtype(labels.dtype, np.integer):
+    if labels is None or not labels.size or labels.dtype.kind not in "iu":
         return None
     return min(int(labels.max()), MAX_CLASSES - 1) + 1
 

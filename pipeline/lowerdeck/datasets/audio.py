@@ -72,7 +72,8 @@ def waveform(path: Path, sample_rate_hz: int) -> Floats:
     """The samples of a recording, float32 [n], -1 ... 1; of several channels their mean.
 
     Raises:
-        LowerdeckError: it is damaged, cut off or empty, has another rate, or soundfile is not installed.
+        LowerdeckError: it is damaged, cut off or empty, has another rate or values that are not finite, or soundfile is
+            not installed.
     """
     try:
         import soundfile
@@ -90,6 +91,8 @@ def waveform(path: Path, sample_rate_hz: int) -> Floats:
     if not len(samples) or _is_cut_off(path):
         fault = "is cut off: its header declares more samples" if len(samples) else "has no samples"
         raise LowerdeckError(f"recording {path} {fault}; repair or remove it: what is missing would count as silence")
+    if count := int((~np.isfinite(samples)).sum()):
+        raise LowerdeckError(f"recording {path} has {count} values that are NaN or infinite; repair or remove it")
     mono: Floats = np.ascontiguousarray(samples.mean(axis=1, dtype=np.float32))
     return mono
 
