@@ -212,10 +212,19 @@ def test_inputs_of_different_length(tmp_path: Path) -> None:
         load(write(tmp_path, calibration=uneven, **uneven), [[1, 4], [1, 4]])
 
 
-def test_classes_are_counted(tmp_path: Path) -> None:
-    options = write(tmp_path, inputs=inputs(), labels=np.array([0, 2, 1, 0, 0]))
-    assert load(options).num_classes == 3
+@pytest.mark.parametrize(
+    ("calibration", "evaluation", "expected"),
+    [(None, [0, 2, 1, 0, 0], 3), ([0, 1, 2, 3, 4], [0, 0, 1, 1, 2], 5), ([0, 1, 0, 1, 0], [0, 0, 1, 1, 2], 3)],
+)
+def test_classes_are_counted(
+    tmp_path: Path, calibration: list[int] | None, evaluation: list[int], expected: int
+) -> None:
+    given = {"inputs": inputs()} | ({} if calibration is None else {"labels": np.array(calibration)})
+    options = write(tmp_path, calibration=given, inputs=inputs(), labels=np.array(evaluation))
+    assert load(options).num_classes == expected
     assert load({**options, "num_classes": 7}).num_classes == 7
+    with pytest.raises(LowerdeckError, match=r"correct the labels, or dataset\.options\.num_classes"):
+        load({**options, "num_classes": 2})
     with pytest.raises(ValueError, match=r"num_classes is 0"):
         arrays.Options(calibration="a", evaluation="b", num_classes=0)
 

@@ -88,7 +88,7 @@ def _target_problems(arrays: Mapping[str, npt.NDArray[np.generic]], num_classes:
             if outside.size:
                 yield (
                     f"{outside.size} labels are outside 0 ... {num_classes - 1}, the first is {array[outside[0]]} at "
-                    f"row {outside[0]}; correct the labels, or the number of classes"
+                    f"row {outside[0]}; correct the labels, or dataset.options.num_classes (or class_names)"
                 )
     if {"labels", "targets"} <= set(arrays):
         yield "it contains both labels and targets; a task compares outputs with one of them"

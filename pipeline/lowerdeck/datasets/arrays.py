@@ -9,7 +9,7 @@ Neither format can contain code; numpy's pickles are refused.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,7 +39,7 @@ class Options(preprocessing.NormalisedOptions):
     training: str | None = None
     """Path of a file with samples for quantization-aware training; null to learn from the calibration samples."""
     num_classes: int | None = None
-    """Number of classes; null to count them in the evaluation file: its highest label and one."""
+    """Number of classes; null to count them in all files: the highest label and one."""
     class_names: str | None = None
     """Path of a text file with the name of each class in a line; null for numbers."""
     scale: float = 1.0
@@ -114,7 +114,7 @@ def load(
             f"dataset.options.num_classes is {options.num_classes}, and {options.class_names} names {len(names)} "
             "classes; name every class, or set num_classes: null"
         )
-    num_classes = options.num_classes or len(names) or _counted_classes(arrays[options.evaluation])
+    num_classes = options.num_classes or len(names) or _counted_classes(arrays.values())
     problems = [
         f"{path}: {problem}"
         for path, found in arrays.items()
@@ -139,11 +139,11 @@ def _as_dtype(values: npt.NDArray[np.generic], dtype: str) -> npt.NDArray[np.gen
     return values.astype(_STORED_AS.get(dtype, dtype), copy=False)
 
 
-def _counted_classes(arrays: Mapping[str, npt.NDArray[np.generic]]) -> int | None:
-    labels = arrays.get("labels")
-    if labels is None or not labels.size or labels.dtype.kind not in "iu":
-        return None
-    return min(int(labels.max()), MAX_CLASSES - 1) + 1
+def _counted_classes(files: Iterable[Mapping[str, npt.NDArray[np.generic]]]) -> int | None:
+    """Of all files: a model of embeddings is evaluated on other classes than it learned, and often on fewer."""
+    found = [arrays["labels"] for arrays in files if "labels" in arrays]
+    highest = [int(labels.max()) for labels in found if labels.size and labels.dtype.kind in "iu"]
+    return min(max(highest), MAX_CLASSES - 1) + 1 if highest else None
 
 
 def _split(
