@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,13 @@ WAYS: dict[str, tuple[str, Callable[[State, Path], None]]] = {
         ".pt",
         lambda state, path: torch.save({"model": {key: value * 0 for key, value in state.items()}, "ema": state}, path),
     ),
+    "averages of BasicSR": (
+        ".pth",
+        lambda state, path: torch.save(
+            {"params": {key: value * 0 for key, value in state.items()}, "params_ema": state}, path
+        ),
+    ),
+    "under params": (".pth", lambda state, path: torch.save({"params": state}, path)),
     "beside empty averages": (
         ".pt",
         lambda state, path: torch.save({"state_dict": {"ema": {}, "model": state}, "model_ema": {}}, path),
@@ -143,6 +151,66 @@ def test_names_that_differ_are_counted_and_some_named(tmp_path: Path) -> None:
     message = str(raised.value)
     assert "8 missing (0.weight, 0.bias, 1.weight, and 5 more)" in message
     assert "7 unexpected (other.0, other.1, other.2, and 4 more)" in message
+
+
+def test_a_network_beside_other_parts_says_how_to_save_it_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lightning stores the weights of a loss and the buffers of metrics beside the network."""
+    monkeypatch.chdir(tmp_path)
+    trained, loaded = network(), network()
+    state = prefixed(trained.state_dict(), "model.") | {"criterion.weight": torch.ones(2), "accuracy.tp": torch.ones(1)}
+    torch.save({"state_dict": state, "epoch": 3}, "a.ckpt")
+    message = r"behind model\.: save these .*by `(.*)`, which leaves out accuracy\.tp, criterion\.weight\."
+    with pytest.raises(ConfigurationError, match=message) as raised:
+        checkpoints.load_into(loaded, "a.ckpt")
+    line = re.search(message, str(raised.value))
+    assert line is not None
+    exec(line[1], {})
+    checkpoints.load_into(loaded, "weights.pt")
+    assert all(torch.equal(value, trained.state_dict()[name]) for name, value in loaded.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        (
+            prefixed(network().state_dict(), "model.") | prefixed(network().state_dict(), "teacher."),
+            r"behind model\. and behind teacher\.: save these .*leaves out teacher\.0\.bias, .* and 6 more\.",
+        ),
+        (
+            prefixed(network().state_dict(), "module.net.") | {"module.loss.weight": torch.ones(2)},
+            r"behind module\.net\.: save these .*startswith\('module\.net\.'\).*leaves out module\.loss\.weight\.",
+        ),
+        (  # a larger network has all names of a smaller one, too
+            prefixed(network().state_dict(), "model.") | {"model.4.weight": torch.ones(2), "loss.w": torch.ones(2)},
+            r"Use a checkpoint of this architecture",
+        ),
+    ],
+)
+def test_parts_of_a_file_that_fit(tmp_path: Path, state: State, message: str) -> None:
+    torch.save(state, tmp_path / "a.pt")
+    with pytest.raises(ConfigurationError, match=message):
+        checkpoints.load_into(network(), str(tmp_path / "a.pt"))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("convert", "kind"),
+    [
+        (lambda value: value.to_sparse(), "sparse_coo"),
+        (lambda value: value.to_sparse_csr(), "sparse_csr"),
+        (lambda value: value.to("meta"), "meta"),
+        (lambda value: torch.nested.nested_tensor(list(value)), "nested"),
+    ],
+)
+def test_tensors_that_are_not_dense_are_refused(
+    tmp_path: Path, convert: Callable[[torch.Tensor], torch.Tensor], kind: str
+) -> None:
+    state = network().state_dict()
+    torch.save(dict(state) | {"3.weight": convert(state["3.weight"])}, tmp_path / "a.pt")
+    with pytest.raises(ConfigurationError, match=rf"1 tensors that are not dense \(3\.weight is {kind}\); save"):
+        checkpoints.load_into(network(), str(tmp_path / "a.pt"))
 
 
 def test_shapes_that_differ_are_named(tmp_path: Path) -> None:

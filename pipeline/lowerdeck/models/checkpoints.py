@@ -23,8 +23,8 @@ SUFFIXES = (".safetensors", ".pt", ".pth", ".ckpt")
 WRAPPERS = ("module.", "_orig_mod.", "model.", "net.", "network.")
 """Prefixes that DataParallel, torch.compile and training frameworks' modules add to every name."""
 NESTED = (
-    *("model_ema", "ema_state_dict", "state_dict_ema", "ema", "model_state_dict", "model_state", "state_dict"),
-    *("model", "network", "net", "module", "shadow"),
+    *("model_ema", "ema_state_dict", "state_dict_ema", "ema", "params_ema"),
+    *("model_state_dict", "model_state", "state_dict", "model", "network", "net", "module", "shadow", "params"),
 )
 """Keys under which training scripts store the state dict, beside the optimizer's. Averaged weights (EMA) come first."""
 NUM_NAMED = 3
@@ -78,10 +78,12 @@ def load_into(model: torch.nn.Module, weights: str, ignored_prefixes: Iterable[s
             loading raised an error.
     """
     check_file(weights)
-    metadata, state = _without_wrappers(read(weights), model)
+    stored = read(weights)
+    metadata, state = _without_wrappers(stored, model)
     ignored = tuple(ignored_prefixes)
     kept = {name: value for name, value in state.items() if not (ignored and name.startswith(ignored))}
     state, own = _tensors(kept), _tensors(model.state_dict())
+    _check_dense(weights, state)
     # Checkpoints of old releases lack these counters, which inference does not use.
     counters = {name: value for name, value in own.items() if name.endswith(".num_batches_tracked")}
     complete = OrderedDict({**counters, **kept})
@@ -120,7 +122,8 @@ def load_into(model: torch.nn.Module, weights: str, ignored_prefixes: Iterable[s
         # A file has one name of what a model has by several: safetensors.torch.save_model leaves the others out.
         missing -= {name for names in tied if not missing.issuperset(names) for name in names}
         lacking = [name for name in result.missing_keys if name in missing]
-        _raise_mismatch(model, weights, {"missing": lacking, "unexpected": result.unexpected_keys})
+        faults = {"missing": lacking, "unexpected": result.unexpected_keys}
+        _raise_mismatch(model, weights, faults, _advice_on_prefixes(weights, stored, own))
     _check_whole(weights, state, own)
     # In the file's dtype and in the model's, whose range may be smaller.
     _check_finite(weights, {**state, **_tensors(model.state_dict())})
@@ -177,6 +180,22 @@ def _check_dtypes(weights: str, found: Mapping[str, str]) -> None:
             f"model.weights is {weights}, with {len(found)} tensors of a dtype that the float model cannot take "
             f"({listed}); allowed are floating-point numbers of 16, 32 or 64 bits: save the weights before "
             "quantization, as float32"
+        )
+
+
+def _check_dense(weights: str, state: Mapping[str, torch.Tensor]) -> None:
+    """Raise ConfigurationError where tensors have no values, or not one for each element."""
+    import torch
+
+    found = [
+        f"{name} is {'meta' if value.is_meta else 'nested' if value.is_nested else str(value.layout).split('.')[1]}"
+        for name, value in state.items()
+        if value.is_meta or value.is_nested or value.layout != torch.strided
+    ]
+    if found:
+        raise ConfigurationError(
+            f"model.weights is {weights}, with {len(found)} tensors that are not dense ({_format_names(found)}); save "
+            "`value.to_dense()` of sparse ones, and of those on the device meta, which have no values, the trained ones"
         )
 
 
@@ -348,13 +367,43 @@ def _wrapper(names: Collection[str]) -> str | None:
     return next((prefix for prefix in WRAPPERS if names and all(name.startswith(prefix) for name in names)), None)
 
 
-def _raise_mismatch(model: torch.nn.Module, weights: str, faults: Mapping[str, list[str]]) -> None:
+def _raise_mismatch(
+    model: torch.nn.Module, weights: str, faults: Mapping[str, list[str]], advice: str | None = None
+) -> None:
     named = [f"{len(names)} {kind} ({_format_names(names)})" for kind, names in faults.items() if names]
     if named:
-        raise ConfigurationError(
-            f"model.weights {weights} do not fit {type(model).__name__}: {'; '.join(named)}. Use a checkpoint of this "
-            "architecture, or set model.options (e.g. num_classes) to what it was trained with."
+        advice = advice or (
+            "Use a checkpoint of this architecture, or set model.options (e.g. num_classes) to what it was trained with"
         )
+        raise ConfigurationError(
+            f"model.weights {weights} do not fit {type(model).__name__}: {'; '.join(named)}. {advice}."
+        )
+
+
+def _advice_on_prefixes(weights: str, stored: Mapping[str, Any], own: Collection[str]) -> str | None:
+    """How to save the part of a file that has the model's names behind a prefix; None where no part has all of them.
+
+    Training frameworks store their losses and metrics beside the network.
+    """
+    needed = {name for name in own if not name.endswith(".num_batches_tracked")}
+    first = min(needed, default="")
+    parts: dict[str, set[str]] = {}
+    for prefix in [name.removesuffix(first) for name in stored if first and name.endswith(f".{first}")]:
+        names = {name.removeprefix(prefix) for name in stored if name.startswith(prefix)}
+        if needed <= names and all(name in own or _is_extra_state(name) for name in names):
+            parts[prefix] = {name for name in stored if not name.startswith(prefix)}
+    if not parts:
+        return None
+    chosen, left = next(iter(parts.items()))
+    line = (
+        "import torch; from lowerdeck.models.checkpoints import read; "
+        f"torch.save({{name.removeprefix({chosen!r}): value for name, value in read({weights!r}).items() "
+        f"if name.startswith({chosen!r})}}, 'weights.pt')"
+    )
+    return (
+        f"The model's names are all there behind {' and behind '.join(parts)}: save these alone, by `{line}`, which "
+        f"leaves out {_format_names(sorted(left))}"
+    )
 
 
 def _format_names(names: list[str]) -> str:
