@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import io
 import os
 import subprocess
@@ -61,6 +62,31 @@ def test_print_rich_and_progress_bars_in_one_process() -> None:
     assert "\r100%" in errors, "tqdm's own sequences reach the terminal"
 
 
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [
+        ({"PYTHONIOENCODING": "latin-1"}, b"caf\xe9 \\u2265"),
+        ({"PYTHONIOENCODING": "cp1252"}, b"caf\xe9 \\u2265"),
+        ({"PYTHONIOENCODING": "ascii"}, rb"caf\xe9 \u2265"),
+        ({"PYTHONIOENCODING": "ascii:replace"}, b"caf? ?"),
+        ({"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, rb"caf\xe9 \u2265"),
+    ],
+    ids=lambda value: " ".join(map(":".join, value.items())) if isinstance(value, dict) else "",
+)
+def test_what_the_encoding_lacks_is_escaped(setting: dict[str, str], expected: bytes) -> None:
+    script = (
+        "from lowerdeck.compat.terminal import *; from rich.table import Table; text = 'caf\\xe9 \\u2265'\n"
+        "with escaped_output():\n    print(text); table = Table(); table.add_column(text); table.add_row(text)\n"
+        "    terminal_console().print(table)"
+    )
+    inherited = {name: value for name, value in os.environ.items() if name not in ("PYTHONIOENCODING", "PYTHONUTF8")}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=inherited | {"PYTHONPATH": SOURCES} | setting, capture_output=True,
+        check=True,
+    )  # fmt: skip
+    assert done.stdout.count(expected) == 3
+
+
 def test_streams_are_put_back_and_stay_what_they_are() -> None:
     before = sys.stdout
     with escaped_output(), escaped_output():
@@ -68,6 +94,10 @@ def test_streams_are_put_back_and_stay_what_they_are() -> None:
         assert not isinstance(sys.stdout.rich_proxied_file, EscapingStream)
         assert sys.stdout.isatty() == before.isatty()
     assert sys.stdout is before
+    stream = io.TextIOWrapper(io.BytesIO(), "ascii")
+    with contextlib.redirect_stdout(stream), escaped_output():
+        assert stream.errors == "backslashreplace"
+    assert stream.errors == "strict"
     with pytest.raises(AttributeError):
         EscapingStream(io.StringIO()).no_such_attribute  # noqa: B018
 

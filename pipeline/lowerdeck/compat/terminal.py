@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ _KEPT = "\n\t"
 _BIDIRECTIONAL = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 """Marks that change the order in which a terminal shows what surrounds them."""
 _CONTROLS = [*map(chr, range(0x20)), *map(chr, range(0x7F, 0xA0)), "\u2028", "\u2029", *_BIDIRECTIONAL]
+_FAILING = ("strict", "surrogateescape")
+"""Python's ways to handle characters that an encoding lacks by which printing may fail."""
 _ESCAPES = {
     ord(character): f"\\x{ord(character):02x}" if ord(character) < 0x100 else f"\\u{ord(character):04x}"
     for character in _CONTROLS
@@ -56,10 +59,34 @@ class EscapingStream:
 
 @contextmanager
 def escaped_output() -> Iterator[None]:
-    """Escape control characters in what the process prints within the block."""
-    output, errors = EscapingStream(terminal(sys.stdout)), EscapingStream(terminal(sys.stderr))
-    with redirect_stdout(cast(TextIO, output)), redirect_stderr(cast(TextIO, errors)):
+    """Escape control characters in what the process prints within the block, and what its encoding lacks."""
+    output, errors = terminal(sys.stdout), terminal(sys.stderr)
+    with (
+        without_encoding_errors(output),
+        without_encoding_errors(errors),
+        redirect_stdout(cast(TextIO, EscapingStream(output))),
+        redirect_stderr(cast(TextIO, EscapingStream(errors))),
+    ):
         yield
+
+
+@contextmanager
+def without_encoding_errors(stream: TextIO) -> Iterator[None]:
+    """Write escapes for characters that the encoding of `stream` lacks, unless the user chose something else.
+
+    A terminal or a pipe that is not UTF-8 (PYTHONIOENCODING, the locale C) otherwise ends a command in the middle of
+    its table.
+    """
+    before = getattr(stream, "errors", None)
+    if not isinstance(stream, TextIOWrapper) or before not in _FAILING:
+        yield
+        return
+    stream.reconfigure(errors="backslashreplace")
+    try:
+        yield
+    finally:
+        if not stream.closed:
+            stream.reconfigure(errors=before)
 
 
 def terminal(stream: TextIO) -> TextIO:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib
+import io
 import json
 import os
 import runpy
@@ -546,5 +547,8 @@ def _run_module(request: dict[str, object], fds: list[int], searched: Sequence[s
 
 
 if __name__ == "__main__":
+    for stream in (sys.stdout, sys.stderr):  # a fork can no longer: its output is another file than Python opened
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     then, end = sys.argv.index(_THEN), sys.argv.index(_LATER)
     serve(Path(sys.argv[1]), sys.argv[then + 1 : end], first=sys.argv[2:then], later=sys.argv[end + 1 :])

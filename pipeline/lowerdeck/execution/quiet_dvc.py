@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lowerdeck.compat import dvc
+from lowerdeck.compat.terminal import without_encoding_errors
 from lowerdeck.contracts.errors import ConfigurationError
 from lowerdeck.execution.dvc_state import LOCK
 from lowerdeck.execution.side_by_side import companions, import_libraries, jobs, will_build
@@ -60,7 +61,12 @@ def main(arguments: list[str]) -> int:
         if not (objects and str(objects[0]).startswith(_PUSHING)):
             write(console, *objects, **options)
 
-    with dvc.CONSOLE_WRITE.active(write_news), locks_without_comments(), companions(most):
+    with (
+        without_encoding_errors(sys.stdout),
+        dvc.CONSOLE_WRITE.active(write_news),
+        locks_without_comments(),
+        companions(most),
+    ):
         return int(run_dvc(arguments))
 
 

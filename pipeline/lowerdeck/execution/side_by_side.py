@@ -87,7 +87,8 @@ class _Companion:
         while True:
             status = self.process.poll()  # before reading, so that nothing is missed
             for written, shown in zip(self._outputs, (sys.stdout, sys.stderr), strict=True):
-                shown.write(written.read().decode(errors="replace"))
+                encoding = getattr(shown, "encoding", None) or "utf-8"  # the stage has that of this process
+                shown.write(written.read().decode(encoding, errors="backslashreplace"))
                 shown.flush()
             if status is not None:
                 return status
