@@ -12,6 +12,7 @@ import gzip
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -152,9 +153,25 @@ def write_split(
 def write_atomically(path: Path, data: bytes) -> None:
     """Write a file so that an interrupted run leaves the old one or none, never a part of the new one."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_bytes(data)
-    temporary.replace(path)
+    try:
+        temporary.write_bytes(data)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def run() -> int:
+    """`main`, ended as the pipeline's stages end: exit status 1 after a message, e.g. about a full disk."""
+    try:
+        main()
+    except Exception as error:
+        from lowerdeck.execution.failures import failure_message
+
+        print(f"\nprepare: {failure_message(error, 'prepare')}", file=sys.stderr)
+        return 1
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run())

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import resource
+import shutil
 import subprocess
 import sys
 from importlib.machinery import ModuleSpec
@@ -15,6 +18,7 @@ from safetensors.numpy import load_file
 from sklearn.datasets import load_digits
 
 from data import prepare_digits
+from tests.project import REPOSITORY, SOURCES
 
 SPLITS = ("train", "calibration", "evaluation")
 
@@ -112,3 +116,25 @@ def test_every_cold_build_waits_for_it_so_scikit_learn_is_not_imported(tmp_path:
     )
     ran = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True)
     assert ran.stdout == "set()\n", ran.stderr
+
+
+def test_a_full_disk_and_a_folder_that_is_a_file_are_messages(tmp_path: Path) -> None:
+    def run(most_bytes: int) -> subprocess.CompletedProcess[str]:
+        limit = (most_bytes, resource.getrlimit(resource.RLIMIT_FSIZE)[1])
+        return subprocess.run(
+            [sys.executable, "-m", "data.prepare_digits"], cwd=tmp_path, capture_output=True, text=True, check=False,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join((str(REPOSITORY), SOURCES))},
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit),
+        )  # fmt: skip
+
+    full = run(100_000)
+    assert full.returncode == 1
+    assert full.stderr.startswith("\nprepare: no space is left to write")
+    assert "Traceback" not in full.stderr
+    assert not [path.name for path in (tmp_path / prepare_digits.FOLDER).iterdir() if path.name.startswith(".")]
+    shutil.rmtree(tmp_path / "data")
+    (tmp_path / "data").write_text("")
+    other = run(resource.RLIM_INFINITY)
+    assert other.returncode == 1
+    assert "Traceback" not in other.stderr
+    assert "The traceback is in build/logs/prepare.log" in other.stderr
