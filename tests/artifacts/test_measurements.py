@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import read_json, write_json
-from lowerdeck.artifacts.measurements import with_compiler_estimates, write_measurement
+from lowerdeck.artifacts.measurements import read_all_metrics, with_compiler_estimates, write_measurement
 from lowerdeck.contracts.devices import DeviceMetric, Provenance
+from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.steps.measurement import Measurement
 
 SHA256 = "ab" * 32
@@ -57,3 +59,14 @@ def test_another_program_or_another_count_has_none() -> None:
     assert not with_compiler_estimates(simulated("npu_total_cycles")).estimates
     write_manifest()
     assert not with_compiler_estimates(simulated("instructions")).estimates
+
+
+@pytest.mark.parametrize("path", [paths.METRICS, paths.DEVICE_METRICS])
+@pytest.mark.parametrize(("value", "shown"), [(None, "null"), ([1], r"\[1\]"), ({}, "{}")])
+def test_metrics_that_are_no_numbers_are_damage(path: Path, value: Any, shown: str) -> None:
+    """`lowerdeck report` ended in an unforeseen TypeError."""
+    write_json(paths.METRICS, {"accuracy": 0.5, "sqnr_db": "not defined", "passed": True})
+    assert read_all_metrics()["accuracy"] == 0.5
+    write_json(path, {"accuracy": value})
+    with pytest.raises(LowerdeckError, match=rf"metrics\.json is damaged \(accuracy is {shown}\); delete it"):
+        read_all_metrics()

@@ -5,12 +5,15 @@ from __future__ import annotations
 import csv
 from contextlib import chdir
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from lowerdeck.artifacts import paths
+from lowerdeck.artifacts.files import read_json, write_json
 from lowerdeck.artifacts.task_pictures import read_pictures, write_pictures
+from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.pages import task_section
 from lowerdeck.pages.rendering import render
 from lowerdeck.tasks import anomaly, regression
@@ -32,6 +35,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with chdir(folder):
         write_pictures(found, [b"one", b"two"])
     return folder
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"curves": None}, {"curves": [{"y": {}}]}, {"curves": [3]}, {"histogram": {"label": "a"}}, {"histogram": 3}],
+)
+def test_other_values_are_damage(tmp_path: Path, change: dict[str, Any]) -> None:
+    with chdir(tmp_path):
+        write_pictures({})
+        assert read_pictures().curves == []
+        write_json(paths.PICTURES, read_json(paths.PICTURES) | change)
+        with pytest.raises(LowerdeckError, match=r"pictures\.json is damaged \(.*\); delete it, and `dvc repro` makes"):
+            read_pictures()
 
 
 def test_what_was_written_is_read(folder: Path) -> None:

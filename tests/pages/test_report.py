@@ -263,6 +263,23 @@ class TestPage:
         write_json(paths.MLFLOW_RUN, {"build_key": "0" * 64, "address": local})
         assert not any(local in page for page in _pages_of_the_build())
 
+    @pytest.mark.parametrize(
+        ("content", "reason"),
+        [
+            ({"build_key": "0", "run": "ab"}, "there is no address"),
+            ({"build_key": "0", "address": None}, "address is None"),
+            ({"address": "http://"}, "there is no build_key"),
+        ],
+    )
+    def test_an_address_of_a_run_that_is_none_is_refused(self, content: dict[str, Any], reason: str) -> None:
+        write_json(paths.LINEAGE, lineage.trace(write_build()))
+        write_json(paths.MLFLOW_RUN, content)
+        message = rf"mlflow_run\.json is damaged \({reason}\); `dvc repro --force track` makes it again"
+        with pytest.raises(LowerdeckError, match=message):
+            read_build()
+        with pytest.raises(LowerdeckError, match=message):
+            current_run_page()
+
     def test_who_executed_the_programs_is_there(self) -> None:
         write_build(metrics={"executed_by": "LiteRT", "baseline_executed_by": "PyTorch, sample by sample"})
         shown = Page(report.render(read_build())).text

@@ -22,8 +22,10 @@ from lowerdeck.fingerprints.digests import file_digest
 
 _Row = TypeVar("_Row")
 _CHECK: ContextVar[Callable[[], None] | None] = ContextVar("_CHECK", default=None)
-_STAGES = {paths.CONFIG: "compose", paths.CODE: "compose", paths.READ: "compose", paths.RECORDED: "track"}
+_STAGES = {paths.CONFIG: "compose", paths.CODE: "compose", paths.RECORDED: "track"}
 """Stages that write files directly into build/ under other names than their own."""
+_NO_OUTPUTS = {paths.READ: "compose", paths.MLFLOW_RUN: "track"}
+"""Files that stages write beside their outputs: DVC does not notice that they are missing."""
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -106,7 +108,7 @@ class _Stored(dict[str, Any]):
     path = Path()
 
     def __missing__(self, key: str) -> Any:
-        raise _damaged(self.path, f"there is no {key}")
+        raise damaged(self.path, f"there is no {key}")
 
 
 def read_json(path: Path, kind: type[dict[str, Any] | list[Any]] = dict) -> Any:
@@ -119,9 +121,9 @@ def read_json(path: Path, kind: type[dict[str, Any] | list[Any]] = dict) -> Any:
     try:
         value = json.loads(require_file(path).read_text(encoding="utf-8"), parse_constant=_not_finite)
     except (ValueError, RecursionError) as error:
-        raise _damaged(path, error) from error
+        raise damaged(path, error) from error
     if not isinstance(value, kind):
-        raise _damaged(path, f"it has a {type(value).__name__} in place of a {kind.__name__}")
+        raise damaged(path, f"it has a {type(value).__name__} in place of a {kind.__name__}")
     if kind is not dict:
         return value
     stored = _Stored(value)
@@ -133,8 +135,24 @@ def _not_finite(name: str) -> float:
     raise ValueError(f"{name} is no JSON")
 
 
-def _damaged(path: Path, reason: object) -> LowerdeckError:
-    return LowerdeckError(f"{path} is damaged ({reason}); delete it, and `dvc repro` makes it again")
+@contextmanager
+def as_written(path: Path) -> Iterator[None]:
+    """Take values of another shape than the stage writes, found in the block that reads `path`, for damage.
+
+    Raises:
+        LowerdeckError: the block could not do with the content; names the file and the way out.
+    """
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise damaged(path, f"there is no {error}" if isinstance(error, KeyError) else error) from error
+
+
+def damaged(path: Path, reason: object) -> LowerdeckError:
+    """The error for a file whose content no stage wrote."""
+    stage = _NO_OUTPUTS.get(path)
+    advice = f"`dvc repro --force {stage}`" if stage else "delete it, and `dvc repro`"
+    return LowerdeckError(f"{path} is damaged ({reason}); {advice} makes it again")
 
 
 @contextmanager
@@ -191,7 +209,7 @@ def read_table(path: Path, parse: Callable[[dict[str, str]], _Row]) -> list[_Row
             return rows
     except (ValueError, TypeError, KeyError, csv.Error) as error:
         reason = f"there is no column {error}" if isinstance(error, KeyError) else error
-        raise _damaged(path, reason) from error
+        raise damaged(path, reason) from error
 
 
 def require_file(path: Path) -> Path:
@@ -202,5 +220,6 @@ def require_file(path: Path) -> Path:
     """
     if not path.is_file():
         stage = path.parent.name if path.parent != paths.BUILD else _STAGES.get(path, path.stem)
+        stage = f"--force {_NO_OUTPUTS[path]}" if path in _NO_OUTPUTS else stage
         raise LowerdeckError(f"{path} is missing; `dvc repro {stage}` makes it")
     return path

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lowerdeck.artifacts import paths
-from lowerdeck.artifacts.files import read_json, write_json
+from lowerdeck.artifacts.files import damaged, read_json, write_json
 from lowerdeck.contracts.devices import DeviceMetric, Provenance
 from lowerdeck.evaluation.gates import percent
 from lowerdeck.evaluation.metric_names import INFINITE
@@ -98,10 +100,19 @@ def read_all_metrics() -> dict[str, Any]:
     """The metrics of evaluate, and the metrics of the device where one was configured.
 
     Raises:
-        LowerdeckError: evaluate has not run.
+        LowerdeckError: evaluate has not run, or a file is damaged.
     """
-    metrics: dict[str, Any] = read_json(paths.METRICS)
-    metrics.update(read_json(paths.DEVICE_METRICS) if paths.DEVICE_METRICS.is_file() else {})
+    metrics = _read_metrics(paths.METRICS)
+    metrics.update(_read_metrics(paths.DEVICE_METRICS) if paths.DEVICE_METRICS.is_file() else {})
+    return metrics
+
+
+def _read_metrics(path: Path) -> dict[str, Any]:
+    """Metrics are numbers or texts; those that were not measured are left out."""
+    metrics: dict[str, Any] = read_json(path)
+    for name, value in metrics.items():
+        if not isinstance(value, (int, float, str)):
+            raise damaged(path, f"{name} is {json.dumps(value)}")
     return metrics
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from lowerdeck.artifacts import paths
-from lowerdeck.artifacts.files import read_json, replace_folder, write_bytes, write_json, write_table
+from lowerdeck.artifacts.files import as_written, read_json, replace_folder, write_bytes, write_json, write_table
 from lowerdeck.contracts.pictures import Curve, Histogram
 
 NUM_BINS = 40
@@ -70,16 +70,21 @@ def write_pictures(pictures: Mapping[str, Sequence[Curve | Histogram]], worst: S
 
 
 def read_pictures() -> TaskPictures:
-    """What `write_pictures` wrote."""
+    """What `write_pictures` wrote.
+
+    Raises:
+        LowerdeckError: the file is missing or damaged; names the stage that writes it.
+    """
     stored = read_json(paths.PICTURES)
-    histogram = stored["histogram"]
-    return TaskPictures(
-        curves=[CurvesOfPrograms(**{**curve, "y": _in_order(curve["y"])}) for curve in stored["curves"]],
-        histogram=None
-        if histogram is None
-        else HistogramsOfPrograms(**{**histogram, "counts": _in_order(histogram["counts"])}),
-        worst=[path.read_bytes() for path in sorted(paths.WORST.glob("*.png"))],
-    )
+    with as_written(paths.PICTURES):
+        histogram = stored["histogram"]
+        return TaskPictures(
+            curves=[CurvesOfPrograms(**{**curve, "y": _in_order(curve["y"])}) for curve in stored["curves"]],
+            histogram=None
+            if histogram is None
+            else HistogramsOfPrograms(**{**histogram, "counts": _in_order(histogram["counts"])}),
+            worst=[path.read_bytes() for path in sorted(paths.WORST.glob("*.png"))],
+        )
 
 
 def _in_order(of_programs: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.baseline import read_layers
 from lowerdeck.artifacts.conversion import LayerEstimate, read_layer_estimates
 from lowerdeck.artifacts.evaluation_results import ClassAccuracies, Confusion, read_classes, read_confusion
-from lowerdeck.artifacts.files import read_json
+from lowerdeck.artifacts.files import as_written, read_json
 from lowerdeck.artifacts.measurements import read_all_metrics
 from lowerdeck.artifacts.plans import read_plan
 from lowerdeck.artifacts.quantization_report import read_quantization_report
@@ -176,7 +176,8 @@ def _current_lineage(config: Config, manifest: Mapping[str, Any]) -> Mapping[str
     if not paths.LINEAGE.is_file():
         return None
     lineage: Mapping[str, Any] = read_json(paths.LINEAGE)
-    programs = [link["sha256"] for link in lineage["links"] if link["name"] == "program"]
+    with as_written(paths.LINEAGE):
+        programs = [link["sha256"] for link in lineage["links"] if link["name"] == "program"]
     current = lineage["build_key"] == build_key(config, manifest) and programs == [manifest["program"]["sha256"]]
     return lineage if current else None
 
@@ -189,7 +190,11 @@ def current_run_page() -> RunPage | None:
 def _recorded_page(lineage: Mapping[str, Any] | None) -> RunPage | None:
     if lineage is None or not paths.MLFLOW_RUN.is_file():
         return None
-    page = RunPage(**read_json(paths.MLFLOW_RUN))
+    stored = read_json(paths.MLFLOW_RUN)
+    with as_written(paths.MLFLOW_RUN):
+        page = RunPage(address=stored["address"], build_key=stored["build_key"])
+        if not isinstance(page.address, str):
+            raise TypeError(f"address is {page.address!r}")
     return page if page.build_key == lineage["build_key"] else None
 
 
