@@ -229,6 +229,13 @@ def test_classes_are_counted(
         arrays.Options(calibration="a", evaluation="b", num_classes=0)
 
 
+def test_a_scale_of_zero_is_refused() -> None:
+    """Every sample was the same constant."""
+    for scale in (0.0, -0.0):
+        with pytest.raises(ValueError, match=r"scale is 0\.0, which makes all samples the same"):
+            arrays.Options(calibration="a", evaluation="b", scale=scale)
+
+
 class Malicious:
     def __init__(self, marker: Path) -> None:
         self.marker = marker

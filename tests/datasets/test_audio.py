@@ -34,6 +34,18 @@ def test_an_empty_recording_is_refused(tmp_path: Path) -> None:
         audio.waveform(write_wav(tmp_path / "a.wav", np.zeros(0)), RATE_HZ)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"peak": 0.0}, r"peak is 0\.0; it must be above 0, or null"),
+        ({"clip_ms": 0.01}, r"clip_ms is 0\.01, less than one sample"),
+    ],
+)
+def test_clips_that_would_all_be_the_same_are_refused(options: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        audio.ClipOptions(**options)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_recording_of_floats_that_are_no_numbers_is_refused(tmp_path: Path, value: float) -> None:
     samples = tone(300, 0.5)

@@ -101,6 +101,7 @@ def test_the_number_of_threads_does_not_change_features() -> None:
         ({"features": "mfcc", "num_coefficients": 41}, r"num_coefficients is 41; it must be from 1 to num_mels \(40\)"),
         ({"power": 3.0}, "power is 3.0; it must be 1 or 2"),
         ({"floor": 0.0, "std": 0.0}, "floor is 0.0.*; std is 0.0"),
+        ({"std": 1e-45}, r"std is 1e-45; it must be at least 1.18e-38"),
         ({"clip": [1.0, 0.0]}, r"clip is \[1.0, 0.0\]"),
     ],
 )

@@ -191,6 +191,10 @@ class TestNormalisation:
         with pytest.raises(ValueError, match=re.escape(f"std is {std}; every value must be above 0")):
             check_normalisation([0.0] * len(std), std)
 
+    def test_no_std_makes_values_infinite(self) -> None:
+        with pytest.raises(ValueError, match=r"std is \[1e-45\]; every value must be at least 1.18e-38 \(float32\)"):
+            check_normalisation([0.0], [1e-45])
+
     def test_what_fits_passes(self) -> None:
         check_normalisation([0.0, 0.0, 0.0], [0.5, 1.0, 2.0])
         check_normalisation([0.0], [1e-9])

@@ -150,6 +150,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         ({"label": "kind", "classes": ["ok", "bad", "ok"]}, "classes has ok twice"),
         ({"mean": {"z": 1.0}}, "mean or std has z"),
         ({"std": {"a": 0.0}}, "every value must be above 0"),
+        ({"std": {"a": 1e-45}}, "every value must be at least 1.18e-38"),
     ],
 )
 def test_options_are_checked(tmp_path: Path, options: dict[str, Any], message: str) -> None:

@@ -48,6 +48,8 @@ class Options(preprocessing.NormalisedOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.scale == 0:
+            raise ValueError("scale is 0.0, which makes all samples the same; 1.0 leaves the values as they are")
         if self.num_classes is not None and not 1 <= self.num_classes <= MAX_CLASSES:
             raise ValueError(
                 f"num_classes is {self.num_classes}; it must be from 1 to {MAX_CLASSES:,}, or null without labels"

@@ -40,6 +40,13 @@ class ClipOptions(AudioOptions):
     peak: float | None = None
     """Scales each clip so that its largest amplitude has this value; null leaves it as recorded."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.clip_samples < 1:
+            raise ValueError(f"clip_ms is {self.clip_ms}, less than one sample; it is in milliseconds")
+        if self.peak is not None and self.peak <= 0:
+            raise ValueError(f"peak is {self.peak}; it must be above 0, or null to leave clips as recorded")
+
     @property
     def clip_samples(self) -> int:
         """Length of a clip in samples."""

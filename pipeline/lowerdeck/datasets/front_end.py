@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.datasets import preprocessing
 
 if TYPE_CHECKING:
     import torch
@@ -80,7 +81,13 @@ class FrontEnd:
             ),
             (self.num_mels < 1, f"num_mels is {self.num_mels}; it must be above 0"),
             (self.floor <= 0, f"floor is {self.floor}; it must be above 0, so that silence has a logarithm"),
-            (self.std <= 0, f"std is {self.std}; it must be above 0 (1.0 leaves the features as they are)"),
+            (
+                self.std < preprocessing.LEAST_DIVISOR,
+                (
+                    f"std is {self.std}; it must be at least {preprocessing.LEAST_DIVISOR:.3g} (float32; 1.0 leaves "
+                    "the features as they are)"
+                ),
+            ),
             (
                 self.clip is not None and (len(self.clip) != 2 or self.clip[0] >= self.clip[1]),
                 f"clip is {self.clip}; it must be null, or the lowest and the highest value, e.g. [0.0, 1.0]",

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from PIL import Image, ImageFile
 
 PIXEL_SCALE = 1 / 255
+LEAST_DIVISOR = float(np.finfo(np.float32).tiny)
+"""By less than the smallest normal float32, nearly everything becomes infinite."""
 MAX_PIXELS = 16_384
 """Longest `resize`: an image of that size takes 0.8 GB."""
 _LOSSY = ("JPEG", "JPEG2000", "MPO", "WEBP")
@@ -33,14 +35,21 @@ INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")
 
 
 def check_normalisation(mean: Sequence[float], std: Sequence[float]) -> None:
-    """Raise ValueError unless `mean` and `std` are of one length and every std is above zero."""
+    """Raise ValueError unless `mean` and `std` are of one length and every std may be divided by."""
     if len(mean) != len(std) or not mean:
         raise ValueError(
             f"mean has {len(mean)} values and std has {len(std)}; give both the same number: one for all channels, or "
             "one a channel"
         )
-    if not all(value > 0 for value in std):
-        raise ValueError(f"std is {list(std)}; every value must be above 0 (1.0 leaves the samples as they are)")
+    check_divisors(std, list(std), " (1.0 leaves the samples as they are)")
+
+
+def check_divisors(values: Iterable[float], shown: object, hint: str = "") -> None:
+    """Raise ValueError, with the option `std` as it is `shown`, unless all `values` may be divided by in float32."""
+    if not all(value > 0 for value in values):
+        raise ValueError(f"std is {shown}; every value must be above 0{hint}")
+    if not all(value >= LEAST_DIVISOR for value in values):
+        raise ValueError(f"std is {shown}; every value must be at least {LEAST_DIVISOR:.3g} (float32){hint}")
 
 
 def check_resize(resize: int | None, interpolation: str, fit: str = "crop") -> None:

@@ -55,8 +55,7 @@ class Options:
         known = {column for columns in self.inputs for column in columns}
         if unknown := sorted({*self.mean, *self.std} - known):
             raise ValueError(f"mean or std has {', '.join(unknown)}, which are no columns of inputs")
-        if not all(value > 0 for value in self.std.values()):
-            raise ValueError(f"std is {self.std}; every value must be above 0")
+        preprocessing.check_divisors(self.std.values(), self.std)
 
 
 def check(options: Options, input_shapes: Sequence[Sequence[int]]) -> None:
