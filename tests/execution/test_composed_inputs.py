@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lowerdeck.artifacts import paths
-from lowerdeck.artifacts.files import write_text
+from lowerdeck.artifacts.files import require_file, write_text
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.execution.composed_inputs import recorded, unchanged
 from lowerdeck.fingerprints.closures import stage_code_and_files
@@ -123,3 +124,22 @@ def test_without_a_record_of_this_configuration_nothing_is_compared() -> None:
     run()
     paths.READ.unlink()
     run()
+
+
+@pytest.mark.parametrize("damage", ["", "{}", "[]", "null", '{"of": 3', "stages", "given", "code"])
+def test_a_damaged_record_says_what_makes_it_again(damage: str) -> None:
+    """It is no output of DVC, which does not notice that it is missing."""
+    if damage in ("stages", "given", "code"):
+        damage = json.dumps(json.loads(paths.READ.read_text()) | {damage: None})
+    paths.READ.write_text(damage)
+    with pytest.raises(
+        LowerdeckError, match=r"read\.json is damaged \(.*\); `dvc repro --force compose` makes it again$"
+    ):
+        run()
+    assert OUTPUT.read_text() == "before"
+    with unchanged("compose"):
+        compose()
+    run()
+    paths.READ.unlink()
+    with pytest.raises(LowerdeckError, match=r"read\.json is missing; `dvc repro --force compose` makes it$"):
+        require_file(paths.READ)

@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from lowerdeck.artifacts import paths
-from lowerdeck.artifacts.files import before_replacing, read_json, write_json, write_text, write_unless_equal
+from lowerdeck.artifacts.files import (
+    as_written,
+    before_replacing,
+    read_json,
+    write_json,
+    write_text,
+    write_unless_equal,
+)
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.fingerprints.data import files_read
 from lowerdeck.fingerprints.digests import Seen, bytes_digest, file_digest, files_below, files_seen, stamp_of
@@ -92,7 +99,8 @@ def _check_of(stage: str) -> _Check | None:
     if not all(path.is_file() for path in (paths.READ, paths.CODE, paths.CONFIG)):
         return None
     record = read_json(paths.READ)
-    return _Check(stage, record) if record["of"] == _outputs_of_compose() else None
+    with as_written(paths.READ):
+        return _Check(stage, record) if record["of"] == _outputs_of_compose() else None
 
 
 class _Check:
