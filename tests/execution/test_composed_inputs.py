@@ -13,9 +13,11 @@ import pytest
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import require_file, write_text
 from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.execution import composed_inputs
 from lowerdeck.execution.composed_inputs import recorded, unchanged
 from lowerdeck.fingerprints.closures import stage_code_and_files
 from lowerdeck.fingerprints.data import files_digest
+from lowerdeck.fingerprints.digests import file_digest
 
 CONFIG = "build: {plugins: [plugins]}\nmodel: {source: none, options: {factory: 'plugins.net:build'}}\n"
 PIPELINE = """stages:
@@ -87,9 +89,41 @@ def test_an_edit_that_is_undone_before_the_stage_ends_is_noticed(changed: str) -
         Path(changed).write_text("B = 1\n")
         Path(changed).write_text(content)
 
-    with pytest.raises(LowerdeckError, match=f"^{changed} changed"):
+    with pytest.raises(LowerdeckError, match=f"^{changed} changed while export ran, and has again the content that"):
         run(before=undone_edit)
     assert OUTPUT.read_text() == "before"
+
+
+def test_the_code_of_a_stage_should_leave_alone_what_the_stage_reads() -> None:
+    """The advice to force compose did not help: the stage's own code wrote the same bytes each time."""
+
+    def prepared() -> None:
+        Path("weights.pt").write_text("1234")
+
+    with pytest.raises(LowerdeckError, match=r"^weights\.pt changed while export ran.*let it leave a file alone that"):
+        run(before=prepared)
+    with pytest.raises(LowerdeckError, match=r"^weights\.pt changed after compose had read it"):
+        run(before=lambda: Path("weights.pt").write_text("4321"))
+    prepared()
+    run()
+
+
+def test_a_file_with_another_time_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    os.utime("weights.pt", (1, 1))
+    digests: list[Path] = []
+
+    def counted(path: Path) -> str:
+        digests.append(path)
+        return file_digest(path)
+
+    monkeypatch.setattr(composed_inputs, "_RECHECK_S", 0.0)
+    monkeypatch.setattr(composed_inputs, "file_digest", counted)
+    with unchanged("export"):
+        for _ in range(3):
+            write_text(OUTPUT, "after")
+    assert [path.name for path in digests] == ["weights.pt"]
+    with pytest.raises(LowerdeckError, match=r"^weights\.pt changed"):
+        run(before=lambda: Path("weights.pt").write_text("4321"))
 
 
 def test_an_edit_behind_the_first_output_is_noticed_at_the_end() -> None:

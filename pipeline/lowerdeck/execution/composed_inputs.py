@@ -123,17 +123,31 @@ class _Check:
             return
         self._checked_s = time.monotonic()
         for kind, files in self._files.items():
-            used = next((path for path, known in files.items() if self._has_changed(path, known)), None)
+            used = next((path for path, known in files.items() if self._has_changed(files, path, known)), None)
             if used is not None and (kind == "code" or self._reads_given()):
-                name = _shown(used, self._folder)
-                raise LowerdeckError(
-                    f"{name} changed after {_COMPOSE} had read it, so that {self._stage} may have used either version; "
-                    f"run `lowerdeck repro` again, and `dvc repro --force {_COMPOSE}` before it where DVC does not "
-                    "watch the file. What was built before is unchanged"
-                )
+                raise LowerdeckError(self._message(_shown(used, self._folder), used, files[used]))
 
-    def _has_changed(self, path: Path, known: Seen) -> bool:
-        return stamp_of(path) != self._begun[path] or _differs(path, known)
+    def _message(self, name: str, path: Path, known: Seen) -> str:
+        if path.is_file() and file_digest(path) == known[1]:
+            return (
+                f"{name} changed while {self._stage} ran, and has again the content that {_COMPOSE} read: what "
+                f"{self._stage} read in between is unknown. Run `lowerdeck repro` again; if code of the model or data "
+                "set writes it, let it leave a file alone that has the content already. What was built before is "
+                "unchanged"
+            )
+        return (
+            f"{name} changed after {_COMPOSE} had read it, so that {self._stage} may have used either version; "
+            f"run `lowerdeck repro` again, and `dvc repro --force {_COMPOSE}` before it where DVC does not "
+            "watch the file. What was built before is unchanged"
+        )
+
+    def _has_changed(self, files: dict[Path, Seen], path: Path, known: Seen) -> bool:
+        stamp = stamp_of(path)
+        if stamp != self._begun[path] or _differs(path, known):
+            return True
+        if stamp is not None and stamp != known[0]:
+            files[path] = (stamp, known[1])  # the same content with another time need not be read at every check
+        return False
 
     def _reads_given(self) -> bool:
         """Whether the stage depends on the configuration of a model or of data."""
