@@ -144,12 +144,23 @@ GIVEN: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "in front of a maximum": lambda x, allowed: (x + (1 - allowed) * -1e9).amax(-1),
     "with a column that is kept": lambda x, allowed: x + (1 - _with_first(allowed)) * -1e9,
     "padded": lambda x, allowed: x + (1 - nn.functional.pad(allowed[:, 1:], [1, 0], value=1)) * -1e9,
+    "less 1": lambda x, allowed: x + (allowed - 1) * 1e9,
+    "negated": lambda x, allowed: x - (1 - allowed) * 1e5 * 1e5,
+    "written": lambda x, allowed: x - 1e9 * (1 - _with_first_written(allowed)),
+    "in parts": lambda x, allowed: x + (1 - torch.cat(torch.chunk(allowed, 2, 1), 1)) * -1e9,
+    "limited": lambda x, allowed: x + (1 - torch.minimum(allowed.clamp(0, 1), KEPT.to(allowed.dtype))) * -1e9,
 }
 """Of allowed actions that are 1, and others that are 0."""
 
 
 def _with_first(allowed: Tensor) -> Tensor:
     return torch.cat([torch.ones(1, 1, dtype=allowed.dtype), allowed[:, 1:]], 1)
+
+
+def _with_first_written(allowed: Tensor) -> Tensor:
+    changed = allowed.clone()
+    changed[:, 0] = 1
+    return changed
 
 
 def _beside_others(masked: Tensor, others: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ as an output, need to know how much the others are: no 8 bits have -1e9 and step
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -44,13 +45,13 @@ _FILLING: dict[Any, tuple[int, ...]] = {
 _ADDING = (_aten.add, _aten.sub, _aten.rsub)
 _MULTIPLYING = (_aten.mul, _aten.div)
 _ARITHMETIC = (*_ADDING, _aten.mul, _aten.neg)
+_LIMITING = (_aten.clamp, _aten.clip, _aten.minimum)
 _MOVING = (
     *(_aten.cat, _aten.stack, _aten.tril, _aten.triu, _aten.index_select, _aten.gather, _aten.flip, _aten.roll),
-    *(_aten.repeat_interleave, _aten.unfold, _aten.diagonal, _aten.diag_embed),
+    *(_aten.repeat_interleave, _aten.unfold, _aten.diagonal, _aten.diag_embed, _aten.amax, _aten.amin),
+    *(_aten.split, _aten.split_with_sizes, _aten.chunk, _aten.unbind),
 )
 """Operators whose results are elements of their first argument, or of the tensors in it, and 0."""
-_PADDING = {_aten.pad: 3, _aten.constant_pad_nd: 2}
-"""Where operators have the number beside the elements of their first argument."""
 _BOUNDED = (
     *(_aten.exp, _aten.softmax, _aten._softmax, _aten.sigmoid, _aten.tanh, _aten.logsumexp),
     *(_aten.argmax, _aten.argmin, _aten.argsort, _aten.isinf, _aten.isfinite),
@@ -73,6 +74,8 @@ _EXACT, _ADDED = 1e-6, 0.01
 """By which share of a mask's number elements are off it: by rounding in float32, and by scores that it is added to."""
 _MOST_NUMBERS = 64
 """A tensor with more of them is no mask."""
+_MOST_STEPS = 8
+"""Arithmetic on booleans beyond it may have any number from 0 to 1."""
 
 
 class _Read(NamedTuple):
@@ -146,7 +149,7 @@ def _parts(known: _Known, masks: Iterable[Node]) -> list[Node]:
             waiting += [each for each in node.all_input_nodes if _is_of_booleans(known, each, is_given=True)]
     while waiting:
         node = waiting.pop()
-        if isinstance(node, torch.fx.Node) and node not in found and _is_float(node):
+        if isinstance(node, torch.fx.Node) and node not in found and _dtypes(node):
             found[node] = None
             waiting += node.all_input_nodes if node in known else tree_leaves(_operands(node))
     return [node for node in found if node.op == "call_function" or (node.op == "placeholder" and node not in known)]
@@ -238,9 +241,8 @@ def _is_quantity(known: _Known, read: _Read) -> bool:
     if packet in _ADDING:
         return sign < 0
     if packet is _aten.mul:
-        values = [value for each in node.args if (value := _value(known, each)) is not None]
-        parts = [direction * value for direction in _terms(known, node) for value in values]
-        is_added = any(bool((part <= MASKED).any()) for part in parts)
+        parts = (direction * number for direction in _terms(known, node) for number in _products(known, node))
+        is_added = any(part <= MASKED for part in parts)
         return not is_added or any(_is_read_by_layer(each) for each in _given(known, node))
     filled = [value for each in _filled(node) if (value := _value(known, each)) is not None]
     return packet in _FILLING and sign < 0 and not any(bool((value >= -MASKED).all()) for value in filled)
@@ -276,7 +278,7 @@ def _numbers(known: _Known, graph: torch.fx.Graph, masks: dict[Node, set[int]]) 
     """The nodes that have numbers of masks, up to layers, with these numbers; of several results, those in floats."""
     found: dict[Node, set[_Number]] = {}
     for node in graph.nodes:
-        dtypes = [each.dtype for each in tree_leaves(node.meta.get("val")) if _is_of_floats(each)]
+        dtypes = _dtypes(node)
         if node.op != "call_function" or packet_of(node) in _LAYERS or not dtypes:
             continue
         dtype = dtypes[0]
@@ -297,9 +299,38 @@ def _made(known: _Known, node: Node, signs: set[int]) -> set[_Number]:
     packet = packet_of(node)
     if packet is _aten.log:
         return {(-math.inf, _EXACT)} if signs else set()
-    sources = _filled(node) if packet in _FILLING else node.all_input_nodes if packet in _ADDING else node.args
+    if packet is _aten.mul:
+        return {(number, _EXACT) for number in _products(known, node) if _sign(number) in signs}
+    sources = _filled(node) if packet in _FILLING else node.all_input_nodes if packet in _ADDING else []
     parts = {_direction(known, node, each) * number for each in sources for number in _unique(known, each)}
     return {(part, _ADDED if packet in _ADDING else _EXACT) for part in parts if _sign(part) in signs}
+
+
+def _products(known: _Known, node: Node) -> Iterator[float]:
+    """The numbers of a product of booleans and what no input changes, but 0."""
+    for factor, other in (node.args, node.args[::-1]):
+        for number in _unique(known, factor):
+            yield from (number * bound for bound in _bounds(known, other) if number * bound)
+
+
+def _bounds(known: _Known, node: Any, depth: int = 0) -> tuple[float, float]:
+    """The least and the largest number of an argument that is made of booleans."""
+    value = _value(known, node)
+    if value is not None:
+        return (float(value.min()), float(value.max())) if value.numel() else (0.0, 0.0)
+    packet = packet_of(node)
+    if packet not in (*_ARITHMETIC, *HANDING_ON) or depth == _MOST_STEPS:
+        return 0.0, 1.0
+    operands = node.args[:1] if packet in (*HANDING_ON, _aten.neg) else node.args[:2]
+    bounds = [_bounds(known, each, depth + 1) for each in operands]
+    if packet is _aten.mul:
+        found = [one * other for one, other in itertools.product(*bounds)]
+        return min(found), max(found)
+    low, high = 0.0, 0.0
+    for operand, (least, most) in zip(operands, bounds, strict=True):
+        ends = (least, most) if _direction(known, node, operand) > 0 else (-most, -least)
+        low, high = low + ends[0], high + ends[1]
+    return low, high
 
 
 def _unique(known: _Known, node: Any) -> list[float]:
@@ -420,13 +451,13 @@ def _ingredients(known: _Known, node: Any) -> Iterator[Any]:
 def _operands(node: Node) -> Sequence[Any]:
     """What the results of a node consist of, where it moves elements, or has numbers of them by arithmetic."""
     packet = packet_of(node)
-    if packet in (*CONVERTING, *HANDING_ON, *_MOVING):
+    if packet in (*CONVERTING, *HANDING_ON, *_MOVING) or (node.target is operator.getitem and not _is_index(node)):
         return node.args[:1]
-    if packet in _PADDING:
-        return node.args[0], _argument(node, _PADDING)
-    if packet is _aten.where:
-        return node.args[1:]
-    return node.args if packet in _ARITHMETIC else ()
+    if packet in _FILLING:
+        return [*node.args[:1], *_filled(node)]
+    if packet in (_aten.max, _aten.min):
+        return node.all_input_nodes
+    return node.args if packet in (*_ARITHMETIC, *_LIMITING) else ()
 
 
 def _is_boolean(node: Node) -> bool:
@@ -436,6 +467,11 @@ def _is_boolean(node: Node) -> bool:
 
 def _is_float(node: Node) -> bool:
     return _is_of_floats(node.meta.get("val"))
+
+
+def _dtypes(node: Node) -> list[torch.dtype]:
+    """Those of a node's results in floats."""
+    return [each.dtype for each in tree_leaves(node.meta.get("val")) if _is_of_floats(each)]
 
 
 def _is_of_floats(value: Any) -> bool:

@@ -44,8 +44,14 @@ A product hands nothing on: what is left of a mask behind it depends on the othe
 _EXPONENTIAL = (_aten.softmax, _aten._softmax, _aten.exp)
 _OF_SCORES = (*HANDING_ON, *OPERANDS, _aten.amax)
 """Operators between a mask and a softmax, or what backends decompose one into."""
-_OF_EXECUTORCH: dict[str, Any] = {"dim_order_ops::_to_dim_order_copy": _aten._to_copy}
-"""By name, because they exist once ExecuTorch is imported: Arm's quantizer casts inputs of 64 bits by the one here."""
+_OTHER_NAMES: dict[str, Any] = {
+    "dim_order_ops::_to_dim_order_copy": _aten._to_copy,
+    **{
+        f"aten::{name}_copy": getattr(_aten, name)
+        for name in ("view", "expand", "unsqueeze", "squeeze", "slice", "select", "permute", "transpose", "t", "split")
+    },
+}
+"""Operators that Arm's quantizer inserts, by name: the first exists once ExecuTorch is imported."""
 
 
 def behind_masks(program: GraphModule | ExportedProgram) -> set[Node]:
@@ -90,8 +96,8 @@ def reads_one_tensor(node: Node) -> bool:
 
 
 def packet_of(node: Any) -> Any:
-    """The operator that a node calls, without its overload, PyTorch's for ExecuTorch's; None for anything else."""
+    """The operator that a node calls, without its overload, the usual one of several alike; None for anything else."""
     target = node.target if isinstance(node, torch.fx.Node) else None
     if not isinstance(target, torch._ops.OpOverload):
         return None
-    return _OF_EXECUTORCH.get(target._schema.name, target.overloadpacket)
+    return _OTHER_NAMES.get(target._schema.name, target.overloadpacket)
