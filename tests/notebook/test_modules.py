@@ -6,8 +6,10 @@ import importlib
 import os
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from types import ModuleType
@@ -15,7 +17,7 @@ from types import ModuleType
 import pytest
 
 from lowerdeck.contracts.errors import LowerdeckError
-from lowerdeck.notebook.modules import in_workspace
+from lowerdeck.notebook.modules import absolute, in_workspace
 
 
 @pytest.fixture(autouse=True)
@@ -70,6 +72,38 @@ def test_folders_of_any_kind_that_parts_of_two_workspaces_add_are_not_mixed_up(
             part = importlib.import_module(f"notebook_places.{place}")
             assert part.found.place == name
     assert importlib.import_module(f"notebook_own_{place}").place == "own", "a relative entry of the user's"
+
+
+def test_two_threads_have_the_parts_and_the_folder_of_their_own_workspace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one had those of the first one, or failed, as its relative path counted from the first workspace."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("first", "second"):
+        _write(tmp_path / name, {"params.yaml": "", "notebook_threads/part.py": f"place = {name!r}\n"})
+    first_is_in, second_begins = threading.Event(), threading.Event()
+
+    def first() -> tuple[str, Path]:
+        with in_workspace("first"):
+            first_is_in.set()
+            assert second_begins.wait(30)
+            time.sleep(0.2)  # the second one waits, or enters
+            return importlib.import_module("notebook_threads.part").place, Path.cwd()
+
+    def second() -> tuple[str, Path, Path]:
+        assert first_is_in.wait(30)
+        second_begins.set()
+        saved = absolute("saved")
+        with in_workspace("second"):
+            return importlib.import_module("notebook_threads.part").place, Path.cwd(), saved
+
+    with ThreadPoolExecutor(2) as threads:
+        built = [threads.submit(build) for build in (first, second)]
+    assert [each.result() for each in built] == [
+        ("first", tmp_path / "first"),
+        ("second", tmp_path / "second", tmp_path / "saved"),
+    ]
+    assert Path.cwd() == tmp_path
 
 
 @pytest.mark.parametrize("edited", ["notebook_edited/part.py", "notebook_edited/core.py", "notebook_edited/table.txt"])

@@ -14,7 +14,7 @@ from lowerdeck.artifacts.plans import parse_plan
 from lowerdeck.config.schema import Config, TrackingConfig
 from lowerdeck.contracts.plan import DelegationPlan
 from lowerdeck.evaluation.gates import exact
-from lowerdeck.notebook.modules import in_workspace
+from lowerdeck.notebook.modules import absolute, in_workspace
 from lowerdeck.report import summary
 from lowerdeck.tracking import recorded_build
 from lowerdeck.tracking.recorded_run import RecordedRun
@@ -56,7 +56,7 @@ class Build:
         Returns:
             The path of the `.pte`.
         """
-        folder = Path(folder).absolute()
+        folder = absolute(folder)
         with in_workspace(self.workspace):
             files = {paths.MANIFEST.name: read_artifact(self.tracking, self.run_id, paths.MANIFEST.name)}
             files |= read_folder(self.tracking, self.run_id, paths.TWINS.name)
@@ -109,7 +109,7 @@ class Page:
 
     def save(self, path: Path | str) -> Path:
         """Write the page to a file."""
-        write_bytes(Path(path), self.html.encode())
+        write_bytes(absolute(path), self.html.encode())
         return Path(path)
 
 
@@ -117,6 +117,7 @@ def build(*overrides: str, workspace: Path | str = ".") -> Build:
     """Build params.yaml with `overrides` on top, and return the build.
 
     Neither params.yaml nor build/ changes: it is a sweep of one point, which shares every stage that was built before.
+    Threads may call it: they build one after the other.
 
     Args:
         overrides: As for `lowerdeck sweep`, e.g. `"target=ethos_u55_128"`; without any, params.yaml as it is.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager, suppress
@@ -33,6 +34,8 @@ _CHANGED = ""
 """What no path is."""
 _LEFT_S: list[float] = []
 """When the last build ended; empty before the first one."""
+_ONE_AT_A_TIME = threading.RLock()
+"""Held in a workspace: the current folder and the loaded modules are those of the process, not of a thread."""
 _NOT_OWN = TOOLS | sys.stdlib_module_names | {"__main__"}
 
 
@@ -41,39 +44,47 @@ def in_workspace(workspace: Path | str) -> Iterator[None]:
     """Make it the current folder, from which plugins/ is imported, too, as by the command.
 
     Modules of other workspaces, and the user's own where a file of theirs was changed, are imported again meanwhile.
+    Other threads wait for their turn.
 
     Raises:
         LowerdeckError: one of these failed when it was imported again, or is an extension module that was changed.
     """
-    found = list(sys.path)
-    kept = [entry and _absolute(entry, Path.cwd()) for entry in found]
-    _raise_if_only_new_process_sees(_own_packages())
-    with chdir(workspace):
-        here = Path.cwd()
-        hidden: dict[str, ModuleType] = {}
-        for find in (_loaded_from_others, _outdated):
-            hidden |= (modules := find(here))
-            for name in modules:
-                del sys.modules[name]
-        entered, before = time.time(), set(sys.modules)
-        first, last = _ADDED.get(here, ((), ()))
-        sys.path[:] = [*first, str(here), *kept, *last]  # a script in another workspace has put that one in front
-        _forget_relative_places()
-        try:
-            yield
-        except Exception as error:
-            _raise_if_imported_again(error, hidden)
-            raise
-        finally:
-            _ADDED[here] = _added({*kept, str(here)}, here)
-            sys.path[:] = found
-            tops = {name.partition(".")[0] for name in hidden}
-            for name in {*_modules(tops), *_without_package(before)}:
-                del sys.modules[name]
-            _keep_states(entered)
-            sys.modules.update(hidden)
+    with _ONE_AT_A_TIME:
+        found = list(sys.path)
+        kept = [entry and _absolute(entry, Path.cwd()) for entry in found]
+        _raise_if_only_new_process_sees(_own_packages())
+        with chdir(workspace):
+            here = Path.cwd()
+            hidden: dict[str, ModuleType] = {}
+            for find in (_loaded_from_others, _outdated):
+                hidden |= (modules := find(here))
+                for name in modules:
+                    del sys.modules[name]
+            entered, before = time.time(), set(sys.modules)
+            first, last = _ADDED.get(here, ((), ()))
+            sys.path[:] = [*first, str(here), *kept, *last]  # a script in another workspace has put that one in front
             _forget_relative_places()
-            _LEFT_S[:] = [time.time()]
+            try:
+                yield
+            except Exception as error:
+                _raise_if_imported_again(error, hidden)
+                raise
+            finally:
+                _ADDED[here] = _added({*kept, str(here)}, here)
+                sys.path[:] = found
+                tops = {name.partition(".")[0] for name in hidden}
+                for name in {*_modules(tops), *_without_package(before)}:
+                    del sys.modules[name]
+                _keep_states(entered)
+                sys.modules.update(hidden)
+                _forget_relative_places()
+                _LEFT_S[:] = [time.time()]
+
+
+def absolute(path: Path | str) -> Path:
+    """A path that counts from the user's folder, whichever one a build in another thread has made the current one."""
+    with _ONE_AT_A_TIME:
+        return Path(path).absolute()
 
 
 def _raise_if_imported_again(error: Exception, hidden: Collection[str]) -> None:
