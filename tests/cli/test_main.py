@@ -182,8 +182,9 @@ class TestUi:
         address = f"http://127.0.0.1:{port}/#/experiments/2/runs?workflowType=machine_learning"
         assert address in capsys.readouterr().out
         ((command, environment),) = served
-        assert command[1:6] == ["-m", "mlflow", "ui", "--backend-store-uri", uri]
+        assert command[1:7] == ["-P", "-m", "mlflow", "ui", "--backend-store-uri", uri]
         assert environment["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] == "false"
+        assert environment["PYTHONSAFEPATH"] == "1"
 
     def test_a_taken_port_is_refused(
         self, capsys: pytest.CaptureFixture[str], served: list[Command], monkeypatch: pytest.MonkeyPatch

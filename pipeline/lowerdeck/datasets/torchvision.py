@@ -240,7 +240,7 @@ def _ensure_present(options: Options, entry: DatasetFiles) -> None:
     # In a separate process: torchvision imports torch, which a fingerprint must not.
     repository = Path(__file__).resolve().parents[2]
     done = subprocess.run(
-        [sys.executable, "-m", "lowerdeck.datasets.torchvision", options.name, options.root],
+        [sys.executable, "-P", "-m", "lowerdeck.datasets.torchvision", options.name, options.root],
         stderr=subprocess.PIPE,
         text=True,
         check=False,

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.execution.hidden_modules import check_root
 
 TEMPORARY = Path(".dvc") / "tmp"
 RWLOCK = TEMPORARY / "rwlock"
@@ -36,12 +37,14 @@ def repro_command(*arguments: str) -> tuple[list[str], dict[str, str]]:
     """The command that is `dvc repro` with `arguments`, and its environment.
 
     Raises:
-        LowerdeckError: the workspace in the current folder has lost the git repository that DVC needs.
+        LowerdeckError: the workspace in the current folder has lost the git repository that DVC needs, or hides a
+            module from the stages.
     """
+    check_root(Path.cwd())
     _check_repository(Path.cwd())
     # Stages run `python`, which must be this interpreter even if the environment is not activated.
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
-    return [sys.executable, "-m", QUIET_DVC, "repro", *arguments], os.environ | {"PATH": path}
+    return [sys.executable, "-P", "-m", QUIET_DVC, "repro", *arguments], os.environ | {"PATH": path}
 
 
 def _check_repository(folder: Path) -> None:

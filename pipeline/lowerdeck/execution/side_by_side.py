@@ -165,7 +165,7 @@ class _Companions:
 
     def _prepare_tracking(self) -> None:
         """Let another process create the database that track will need."""
-        command = [sys.executable, "-m", _PREPARE_TRACKING]
+        command = [sys.executable, "-P", "-m", _PREPARE_TRACKING]
         quiet, environment = subprocess.DEVNULL, {**os.environ, **fixed_environment()}
         self._preparing = subprocess.Popen(command, env=environment, stdin=quiet, stdout=quiet, stderr=quiet)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from lowerdeck.compat.terminal import escaped_output
 from lowerdeck.execution import preload
 from lowerdeck.execution.environment import fix_environment, quiet_libraries
+from lowerdeck.execution.hidden_modules import check_root
 
 _DVC_STAGE = "DVC_STAGE"
 """DVC sets it for the stages that it starts."""
@@ -88,6 +89,7 @@ def _outcome(name: str, main: Callable[[], None]) -> int:
     quiet_libraries()
     stage = name.removeprefix("stages.")
     try:
+        check_root(Path.cwd())
         from lowerdeck.execution.composed_inputs import unchanged
 
         with unchanged(stage):

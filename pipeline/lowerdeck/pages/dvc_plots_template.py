@@ -47,7 +47,7 @@ def install() -> Path:
     write_text(TEMPLATE, page(vega_scripts()))
     # In the clone's local configuration: without the file, DVC would use its path as the template's text.
     setting = ["config", "--local", "plots.html_template", TEMPLATE.relative_to(".dvc").as_posix()]
-    done = subprocess.run([sys.executable, "-m", "dvc", *setting], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-P", "-m", "dvc", *setting], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise LowerdeckError(f"`dvc {' '.join(setting)}` failed: {done.stderr.strip()}")
     return TEMPLATE

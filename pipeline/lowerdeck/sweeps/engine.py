@@ -17,6 +17,7 @@ from typing import Any
 from lowerdeck.artifacts.files import write_json
 from lowerdeck.config.choices import read_params
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
+from lowerdeck.execution.hidden_modules import check_root
 from lowerdeck.fingerprints.closures import Sources
 from lowerdeck.fingerprints.digests import FILES, digest
 from lowerdeck.fingerprints.versions import tool_versions
@@ -52,11 +53,13 @@ def prepare(project: Path, typed: Sequence[str], store: str | None) -> Prepared:
     """Copy the project for the sweep and compose its points.
 
     Raises:
-        LowerdeckError: `project` is not a project, an override is invalid for every point, or no point can be built.
+        LowerdeckError: `project` is not a project, or hides a module from the stages; an override is invalid for every
+            point, or no point can be built.
     """
     for name in snapshot.ALWAYS:
         if not (project / name).is_file():
             raise LowerdeckError(f"{project / name} is missing: run this in the folder of the project")
+    check_root(project)
     typed = arguments.without_globs(typed, project / snapshot.CONF)
     given = arguments.to_hydra_overrides(typed)
     stages = read_stages(project / "dvc.yaml")
@@ -312,6 +315,6 @@ def _concerns(invalid: str, key: str) -> bool:
 def _make_data(project: Path, stages: Sequence[Stage]) -> None:
     """Make missing data that stages depend on, as `dvc repro` would."""
     missing = [path for path in snapshot.data_sources_of(stages) if not (project / path).exists()]
-    command = [sys.executable, "-m", "dvc", "repro", "--quiet", "data/dvc.yaml"]
+    command = [sys.executable, "-P", "-m", "dvc", "repro", "--quiet", "data/dvc.yaml"]
     if missing and subprocess.run(command, cwd=project, check=False).returncode:
         raise LowerdeckError(f"{', '.join(missing)} cannot be made; `dvc repro data/dvc.yaml` shows why")

@@ -91,7 +91,7 @@ def remove_runs(config: TrackingConfig, run_ids: Sequence[str]) -> None:
     for start in range(0, len(run_ids), _MAX_PER_CALL):
         some = ",".join(run_ids[start : start + _MAX_PER_CALL])
         uri = tracking_uri(config)
-        command = [sys.executable, "-m", "mlflow", "gc", "--backend-store-uri", uri, "--tracking-uri", uri]
+        command = [sys.executable, "-P", "-m", "mlflow", "gc", "--backend-store-uri", uri, "--tracking-uri", uri]
         done = subprocess.run([*command, "--run-ids", some], capture_output=True, text=True, check=False)
         if done.returncode:
             raise LowerdeckError(f"`mlflow gc` failed: {done.stderr.strip()[-500:]}")

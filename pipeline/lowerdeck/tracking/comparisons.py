@@ -89,7 +89,7 @@ def start_logging(config: TrackingConfig, log: Path, **comparison: Unpack[Compar
     with tempfile.TemporaryFile("w+") as given, log.open("w") as output:
         json.dump({"config": asdict(config), **comparison}, given)
         given.seek(0)  # the child shares the position, too
-        command = [sys.executable, "-m", "lowerdeck.tracking.comparisons"]
+        command = [sys.executable, "-P", "-m", "lowerdeck.tracking.comparisons"]
         subprocess.Popen(command, stdin=given, stdout=output, stderr=output, start_new_session=True)
 
 

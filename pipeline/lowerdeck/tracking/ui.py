@@ -16,7 +16,11 @@ if TYPE_CHECKING:
     from lowerdeck.config.schema import TrackingConfig
 
 # Without a job runner (and with one worker) the pages are ready in seconds and use a sixth of the memory.
-_ENVIRONMENT = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+_ENVIRONMENT = {
+    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "PYTHONSAFEPATH": "1",  # for the server's own processes, too: no file of the workspace hides a module of theirs
+}
 RECORDING_ADVICE = "`dvc repro` builds and records; `dvc repro --force --single-item track` records an existing build"
 
 
@@ -77,7 +81,7 @@ def locate(config: TrackingConfig, *, with_view: bool = False) -> Location:
 
 def serve(location: Location, host: str, port: int) -> NoReturn:
     """Replace this process with MLflow's web server, which Ctrl-C ends."""
-    command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", location.uri, "--workers", "1"]
+    command = [sys.executable, "-P", "-m", "mlflow", "ui", "--backend-store-uri", location.uri, "--workers", "1"]
     command += ["--host", host, "--port", str(port)]
     # Not a child process: whatever ends this command also has to end the server.
     os.execve(command[0], command, os.environ | _ENVIRONMENT)  # noqa: S606

@@ -172,9 +172,9 @@ def _make_repository(folder: Path, root: str) -> None:
         root = str(folder.resolve())
     if not (folder / ".dvc").is_dir():
         below = [] if folder.samefile(root) else ["--subdir"]
-        _run([sys.executable, "-m", "dvc", "init", "--quiet", *below], folder)
+        _run([sys.executable, "-P", "-m", "dvc", "init", "--quiet", *below], folder)
         for key in ("core.analytics", "core.check_update"):  # a build must not wait for a network
-            _run([sys.executable, "-m", "dvc", "config", key, "false"], folder)
+            _run([sys.executable, "-P", "-m", "dvc", "config", key, "false"], folder)
 
 
 def _run(command: list[str], folder: Path) -> None:

@@ -85,8 +85,8 @@ def install(wanted: Release, folder: Path, index_url: str | None, report: Callab
     requirement = f"{wanted.package}=={wanted.version}"
     report(f"making {folder} with {requirement}")
     try:
-        _run([sys.executable, "-m", "venv", str(folder)], "no virtual environment could be made")
-        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *index, requirement]
+        _run([sys.executable, "-P", "-m", "venv", str(folder)], "no virtual environment could be made")
+        pip = [str(python), "-P", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *index, requirement]
         _run(pip, f"pip could not install {requirement}")
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)

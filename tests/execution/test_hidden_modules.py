@@ -1,0 +1,108 @@
+"""lowerdeck.execution.hidden_modules: files at the root that hide modules from every stage."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.execution.hidden_modules import LIBRARIES, check_root
+from tests.project import REPOSITORY, Project
+
+EXTRAS = {"ai_edge_litert", "serial", "soundfile", "timm", "torchaudio", "tosa_reference_model", "transformers"}
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        ("random.py", "random.py hides Python's own module `random` from every stage; rename it, or move it into plu"),
+        ("typing.py", "typing.py hides Python's own module `typing`"),
+        ("dvc.py", "dvc.py hides the library `dvc` from every stage; rename it, or move it into plugins/"),
+        ("numpy/__init__.py", "numpy/ hides the library `numpy`"),
+        ("json/__init__.py", "json/ hides Python's own module `json`"),
+    ],
+)
+def test_a_file_that_hides_a_module_is_named(tmp_path: Path, file: str, message: str) -> None:
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).touch()
+    with pytest.raises(LowerdeckError, match=f"^{re.escape(message)}"):
+        check_root(tmp_path)
+
+
+def test_several_are_named_at_once(tmp_path: Path) -> None:
+    for name in ("yaml.py", "queue.py"):
+        (tmp_path / name).touch()
+    both = "queue.py hides Python's own module `queue` from every stage; yaml.py hides the library `yaml` from every"
+    with pytest.raises(LowerdeckError, match=f"^{both} stage; rename them, or move them into plugins/$"):
+        check_root(tmp_path)
+
+
+def test_what_hides_nothing_is_left_alone(tmp_path: Path) -> None:
+    """Modules in the interpreter come first, other files are no modules, and folders without __init__.py come last."""
+    for name in (
+        "time.py",
+        "os.py",
+        "train.py",
+        "timm.py",
+        "random.txt",
+        "test.py",
+        "plugins/random.py",
+        "yaml/a.yaml",
+    ):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "mlflow").mkdir()
+    (tmp_path / "json.py").mkdir()
+    check_root(tmp_path)
+    program = "import sys, time, os, yaml, mlflow, json; print(yaml.__file__, sys.modules['json'].__file__)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert str(tmp_path) not in done.stdout
+
+
+def test_the_libraries_are_those_that_the_package_imports() -> None:
+    imported: set[str] = set()
+    for file in (REPOSITORY / "pipeline" / "lowerdeck").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_bytes())) if "workspace/st" not in str(file) else ():
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                imported.add(str(node.module).partition(".")[0])
+    assert imported - sys.stdlib_module_names - {"lowerdeck", "_typeshed"} == LIBRARIES | EXTRAS
+
+
+@pytest.mark.parametrize("file", ["random.py", "typing.py", "dvc.py"])
+@pytest.mark.parametrize("command", ["repro", "sweep"])
+def test_commands_name_it_before_anything_runs(tmp_path: Path, command: str, file: str) -> None:
+    """They ended in tracebacks of DVC and of this package."""
+    for name in ("params.yaml", "dvc.yaml", file):
+        (tmp_path / name).write_text("")
+    start = ("-P", "-m", "lowerdeck.cli")  # the installed command does not search the current folder first either
+    done = Project(tmp_path, {"PYTHONPATH": str(REPOSITORY / "pipeline")}).run(sys.executable, *start, command)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"lowerdeck {command}: {file} hides "), done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_compose_names_it_where_plain_dvc_runs_it(tmp_path: Path) -> None:
+    (tmp_path / "yaml.py").touch()
+    (tmp_path / "stages").symlink_to(REPOSITORY / "stages")
+    project = Project(tmp_path, {"PYTHONPATH": str(REPOSITORY / "pipeline")})
+    done = project.run(sys.executable, "-m", "stages.compose", LOWERDECK_PRELOAD="0")
+    assert done.returncode == 1
+    assert done.stderr.strip().startswith("compose: yaml.py hides the library `yaml`"), done.stderr
+
+
+def test_children_that_need_no_code_of_the_user_do_not_search_the_root() -> None:
+    """`lowerdeck compare` printed a traceback of the process that logs to MLflow, and ended with status 0."""
+    package = REPOSITORY / "pipeline" / "lowerdeck"
+    searching = [str(file.relative_to(package)) for file in package.rglob("*.py") if '_executable, "-m"' in _text(file)]
+    assert searching == ["sweeps/warm.py"], "stages are the workspace's own"
+
+
+def _text(file: Path) -> str:
+    return re.sub(r"sys\.executable|str\(python\)", "_executable", file.read_text(encoding="utf-8"))
