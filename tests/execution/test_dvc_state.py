@@ -84,6 +84,12 @@ def test_the_lock_that_a_stage_kept_is_restored(project: Project) -> None:
     assert (kept.parent / "dvc.lock.damaged").read_text() == ""
 
 
+def test_stages_are_found_where_python_does_not_search_the_current_folder(project: Project) -> None:
+    """They ended with "No module named 'stages'"."""
+    done = project.run(*REPRO, "--force", PYTHONSAFEPATH="1", PYTHONPATH=str(REPOSITORY / "pipeline"))
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.fixture
 def here(project: Project, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The project as the current folder."""

@@ -62,6 +62,15 @@ def test_without_preloading_a_stage_runs_in_a_process_of_its_own(
     assert shown(workspace, tmp_path / "one")[2] == str(os.getpid())
 
 
+@pytest.mark.parametrize("preload", ["0", "1"])
+def test_stages_are_found_where_python_does_not_search_the_current_folder(
+    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, preload: str
+) -> None:
+    monkeypatch.setenv("LOWERDECK_PRELOAD", preload)
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")
+    assert shown(workspace, tmp_path / "one")[0] == str(tmp_path / "one" / "pipeline" / "lowerdeck" / "__init__.py")
+
+
 @pytest.mark.timeout(60)
 def test_a_server_that_cannot_start_is_not_waited_for(
     workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

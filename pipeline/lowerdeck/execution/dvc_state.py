@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.execution.environment import searching_environment
 from lowerdeck.execution.hidden_modules import check_root
 
 TEMPORARY = Path(".dvc") / "tmp"
@@ -44,7 +45,7 @@ def repro_command(*arguments: str) -> tuple[list[str], dict[str, str]]:
     _check_repository(Path.cwd())
     # Stages run `python`, which must be this interpreter even if the environment is not activated.
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
-    return [sys.executable, "-P", "-m", QUIET_DVC, "repro", *arguments], os.environ | {"PATH": path}
+    return [sys.executable, "-P", "-m", QUIET_DVC, "repro", *arguments], searching_environment() | {"PATH": path}
 
 
 def _check_repository(folder: Path) -> None:

@@ -31,6 +31,11 @@ def fixed_environment() -> dict[str, str]:
     return fixed
 
 
+def searching_environment() -> dict[str, str]:
+    """The variables of this process without the one that keeps Python from searching the folder with the stages."""
+    return {key: value for key, value in os.environ.items() if key != "PYTHONSAFEPATH"}
+
+
 def _has_avx2() -> bool:
     """Whether the first processor's line of features names AVX2; False where the system does not tell."""
     try:

@@ -17,6 +17,7 @@ from typing import Any
 from lowerdeck.artifacts.files import write_json
 from lowerdeck.config.choices import read_params
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
+from lowerdeck.execution.environment import searching_environment
 from lowerdeck.execution.hidden_modules import check_root
 from lowerdeck.fingerprints.closures import Sources
 from lowerdeck.fingerprints.digests import FILES, digest
@@ -316,5 +317,5 @@ def _make_data(project: Path, stages: Sequence[Stage]) -> None:
     """Make missing data that stages depend on, as `dvc repro` would."""
     missing = [path for path in snapshot.data_sources_of(stages) if not (project / path).exists()]
     command = [sys.executable, "-P", "-m", "dvc", "repro", "--quiet", "data/dvc.yaml"]
-    if missing and subprocess.run(command, cwd=project, check=False).returncode:
+    if missing and subprocess.run(command, cwd=project, env=searching_environment(), check=False).returncode:
         raise LowerdeckError(f"{', '.join(missing)} cannot be made; `dvc repro data/dvc.yaml` shows why")

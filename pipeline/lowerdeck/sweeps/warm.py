@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lowerdeck.execution import preload
-from lowerdeck.execution.environment import fixed_environment, quiet_libraries
+from lowerdeck.execution.environment import fixed_environment, quiet_libraries, searching_environment
 
 IDLE_S = 30.0
 PATIENCE_S = 180.0
@@ -50,7 +50,7 @@ class WarmProcess:
         """Environment of it and its stages: that of a stage under DVC, with the sweep's code first."""
         own = (str(code.resolve() / "pipeline"), str(code.resolve()))
         path = os.pathsep.join(filter(None, (*own, os.environ.get("PYTHONPATH"))))
-        return {**self.libraries.environment, **os.environ, **fixed_environment(), "PYTHONPATH": path}
+        return {**self.libraries.environment, **searching_environment(), **fixed_environment(), "PYTHONPATH": path}
 
     def start(self, code: Path) -> None:
         """Start it for `code` unless it is running; returns when it listens, before the code is imported."""
