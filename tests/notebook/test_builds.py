@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,6 +70,49 @@ def test_a_mapping_is_one_value(workspace: Path) -> None:
 def test_a_misspelt_option_is_an_error_with_a_suggestion(workspace: Path) -> None:
     with pytest.raises(LowerdeckError, match="did you mean 'xnnpack_cpu'"):
         lowerdeck.build("target=xnnpak_cpu", "dataset=random", workspace=workspace)
+
+
+@pytest.mark.parametrize("given", [["target=xnnpack_cpu"], {"target": "xnnpack_cpu"}, 3, None])
+def test_an_override_that_is_no_text_is_refused(workspace: Path, given: Any) -> None:
+    for call in (lowerdeck.build, lowerdeck.sweep):
+        with pytest.raises(LowerdeckError, match=rf"one after the other, .* got {re.escape(repr(given))}"):
+            call(given, workspace=workspace)
+
+
+def test_a_workspace_that_is_none_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's own errors came out, and `~` was a folder of that name."""
+    (tmp_path / "file.py").touch()
+    (tmp_path / "home").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    given: Any
+    for given, message in (
+        ("nosuch", r"/nosuch is not there; .*`lowerdeck init` makes one"),
+        ("file.py", r"/file\.py is no folder"),
+        (None, r"None is no path; pass a text or a pathlib\.Path"),
+        (7, "7 is no path"),
+        ("~", "/home/params.yaml is missing"),
+        ("~nobody_here/x", "~nobody_here/x: there is no such home folder"),
+    ):
+        for call in (lowerdeck.build, lowerdeck.sweep):
+            with pytest.raises(LowerdeckError, match=message):
+                call(workspace=given)
+
+
+@pytest.mark.parametrize("selector", [None, 7])
+def test_a_selector_that_is_no_text_is_refused(workspace: Path, selector: Any) -> None:
+    with pytest.raises(LowerdeckError, match=f"a build is named by a text, .* got {selector}"):
+        lowerdeck.load(selector, workspace=workspace)
+
+
+def test_what_cannot_be_saved_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    page = Page("<p>")
+    with pytest.raises(LowerdeckError, match=r"file/page\.html cannot be written: .*; save to another place"):
+        page.save(tmp_path / "file" / "page.html")
+    missing: Any = None
+    with pytest.raises(LowerdeckError, match="None is no path"):
+        page.save(missing)
 
 
 def test_nothing_recorded_yet(workspace: Path) -> None:

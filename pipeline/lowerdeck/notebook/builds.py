@@ -12,6 +12,7 @@ from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import write_bytes
 from lowerdeck.artifacts.plans import parse_plan
 from lowerdeck.config.schema import Config, TrackingConfig
+from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.plan import DelegationPlan
 from lowerdeck.evaluation.gates import exact
 from lowerdeck.notebook.modules import absolute, in_workspace
@@ -55,6 +56,9 @@ class Build:
 
         Returns:
             The path of the `.pte`.
+
+        Raises:
+            LowerdeckError: the folder cannot be written.
         """
         folder = absolute(folder)
         with in_workspace(self.workspace):
@@ -62,7 +66,7 @@ class Build:
             files |= read_folder(self.tracking, self.run_id, paths.TWINS.name)
             files |= read_folder(self.tracking, self.run_id, paths.DATA_FILES.name)
         for name, content in {**files, paths.PROGRAM.name: self.program}.items():
-            write_bytes(folder / name, content)
+            _write(folder / name, content)
         return folder / paths.PROGRAM.name
 
     def open(self, folder: Path | str) -> HostProgram:
@@ -108,8 +112,8 @@ class Page:
         return f'<iframe {frame} srcdoc="{html.escape(self.html)}"></iframe>'
 
     def save(self, path: Path | str) -> Path:
-        """Write the page to a file."""
-        write_bytes(absolute(path), self.html.encode())
+        """Write the page to a file; raises LowerdeckError if it cannot be written."""
+        _write(absolute(path), self.html.encode())
         return Path(path)
 
 
@@ -142,6 +146,8 @@ def load(selector: str, workspace: Path | str = ".") -> Build:
     Raises:
         LowerdeckError: `selector` names no run, or several.
     """
+    if not isinstance(selector, str):
+        raise LowerdeckError(f"a build is named by a text, such as the id of its run or its name; got {selector!r}")
     with in_workspace(workspace):
         tracking = recorded_build.tracking_config()
         return read(tracking, recorded_build.find_run(tracking, selector))
@@ -160,6 +166,13 @@ def read(tracking: TrackingConfig, run: RecordedRun) -> Build:
         tracking=tracking,
         workspace=Path.cwd(),
     )
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        write_bytes(path, content)
+    except OSError as error:
+        raise LowerdeckError(f"{path} cannot be written: {error.strerror}; save to another place") from error
 
 
 def _shown(value: Any) -> str:

@@ -47,13 +47,20 @@ def in_workspace(workspace: Path | str) -> Iterator[None]:
     Other threads wait for their turn.
 
     Raises:
-        LowerdeckError: one of these failed when it was imported again, or is an extension module that was changed.
+        LowerdeckError: there is no such folder; one of these failed when it was imported again, or is an extension
+            module that was changed.
     """
     with _ONE_AT_A_TIME:
+        folder = absolute(workspace)
+        if not folder.is_dir():
+            what = "no folder" if folder.exists() else "not there"
+            raise LowerdeckError(
+                f"{folder} is {what}; `workspace` is the folder of a workspace (`lowerdeck init` makes one)"
+            )
         found = list(sys.path)
         kept = [entry and _absolute(entry, Path.cwd()) for entry in found]
         _raise_if_only_new_process_sees(_own_packages())
-        with chdir(workspace):
+        with chdir(folder):
             here = Path.cwd()
             hidden: dict[str, ModuleType] = {}
             for find in (_loaded_from_others, _outdated):
@@ -82,9 +89,18 @@ def in_workspace(workspace: Path | str) -> Iterator[None]:
 
 
 def absolute(path: Path | str) -> Path:
-    """A path that counts from the user's folder, whichever one a build in another thread has made the current one."""
+    """A path that counts from the user's folder, whichever one a build in another thread has made the current one.
+
+    Raises:
+        LowerdeckError: it is no path, or begins with the home folder of nobody.
+    """
+    if not isinstance(path, (str, os.PathLike)):
+        raise LowerdeckError(f"{path!r} is no path; pass a text or a pathlib.Path")
     with _ONE_AT_A_TIME:
-        return Path(path).absolute()
+        try:
+            return Path(path).expanduser().absolute()
+        except RuntimeError as error:
+            raise LowerdeckError(f"{path}: there is no such home folder") from error
 
 
 def _raise_if_imported_again(error: Exception, hidden: Collection[str]) -> None:

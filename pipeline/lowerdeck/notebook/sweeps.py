@@ -59,6 +59,12 @@ def swept(overrides: Sequence[str], workspace: Path | str, *, is_one: bool = Fal
     from lowerdeck.cli.compare import compared
     from lowerdeck.sweeps import engine
 
+    for given in overrides:
+        if not isinstance(given, str):
+            raise LowerdeckError(
+                f'an override is a text, such as "target=xnnpack_cpu", and several are texts one after the other, no '
+                f"list or dict; got {given!r}"
+            )
     with in_workspace(workspace):
         prepared = engine.prepare(Path.cwd(), overrides, None)
         if is_one and (prepared.points is None or len(prepared.points) != 1):
