@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
+from torchvision import tv_tensors
 
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.lowering import ProgramTensor
@@ -49,6 +51,14 @@ def method(*values: Value, name: str = "forward") -> Method:
 
 def program(*values: Value, has_threads: bool = False) -> HostProgram:
     return HostProgram([method(*values)], Echo(has_threads=has_threads))
+
+
+class Marked(torch.Tensor):
+    """A tensor of a class of the user's."""
+
+
+def grad_of(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+    return torch.func.grad(lambda tensor: function(tensor).sum())
 
 
 class TestInfo:
@@ -108,6 +118,51 @@ class TestCalls:
         assert program(spec(2, 3))(given)[1] is given
         with pytest.raises(LowerdeckError, match=re.escape("is a tensor, float32 [2, 3]; got int")):
             program(spec(2, 3))(1)
+
+    @pytest.mark.parametrize("kind", [torch.nn.Parameter, tv_tensors.Mask, Marked])
+    def test_tensors_of_other_classes_are_taken_as_plain_ones(self, kind: Any) -> None:
+        """ExecuTorch's runtime refused them."""
+        values = torch.rand(2, 3)
+        given = kind(values)
+        called, (batched,) = program(spec(2, 3))(given)[1], program(spec(2, 3)).calls([(given,)])
+        for taken in (called, batched[1]):
+            assert type(taken) is torch.Tensor
+            assert taken.data_ptr() == given.data_ptr()
+
+    @pytest.mark.parametrize(
+        ("given", "message"),
+        [
+            (torch.zeros(2, 3).to_sparse(), "a tensor of the layout sparse_coo; pass `to_dense()` of it"),
+            (torch.zeros(2, 3).to_sparse_csr(), "a tensor of the layout sparse_csr; pass `to_dense()` of it"),
+            (torch.zeros(2, 3).to_mkldnn(), "a tensor of the layout mkldnn; pass `to_dense()` of it"),
+            (
+                torch.nested.nested_tensor([torch.zeros(3)] * 2),
+                "a tensor of the layout nested; pass each of its tensors",
+            ),
+            (torch.zeros(2, 3, device="meta"), "a tensor on the device meta; pass one with values"),
+            (
+                FakeTensorMode().from_tensor(torch.zeros(2, 3)),
+                "a FakeTensor, which has no memory of its own; pass a pl",
+            ),
+        ],
+    )
+    def test_tensors_without_plain_memory(self, given: torch.Tensor, message: str) -> None:
+        """They ended in errors of PyTorch, or in advice that does not apply."""
+        of = program(spec(2, 3))
+        for call in (of, lambda tensor: of.calls([(tensor,)])):
+            with pytest.raises(
+                LowerdeckError, match=re.escape(f"input 0 of 'forward' is float32 [2, 3]; got {message}")
+            ):
+                call(given)
+
+    @pytest.mark.parametrize("transformed", [torch.vmap, torch.func.functionalize, grad_of])
+    def test_tensors_of_transforms(self, transformed: Any) -> None:
+        """Such a call ended the process: the tensor has no address."""
+        of = program(spec(2, 3))
+        with pytest.raises(LowerdeckError, match=r"torch\.vmap, .* outside of it, sample by sample"):
+            transformed(lambda tensor: of(tensor)[1])(
+                torch.zeros(4, 2, 3) if transformed is torch.vmap else torch.zeros(2, 3)
+            )
 
     @pytest.mark.parametrize(
         "given", [torch.zeros(2, 2), torch.zeros(2), torch.zeros(2, 3).int(), torch.zeros(2, 3, 1)]

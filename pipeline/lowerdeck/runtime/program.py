@@ -124,7 +124,7 @@ class HostProgram:
         """
         if len(inputs) == 1 and isinstance(inputs[0], (tuple, list)):
             inputs = tuple(inputs[0])
-        self._check(method, inputs)
+        inputs = self._checked(method, inputs)
         with torch.no_grad(), right_convolutions():
             return self._engine.run(method, inputs)
 
@@ -144,8 +144,7 @@ class HostProgram:
         Raises:
             LowerdeckError: see `__call__`, or the reference of a partition computes something else.
         """
-        for inputs in samples:
-            self._check(method, inputs)
+        samples = [self._checked(method, inputs) for inputs in samples]
         batched = self._batched(method)
         if isinstance(batched, BatchedMethod):
             with torch.no_grad(), right_convolutions():
@@ -153,7 +152,7 @@ class HostProgram:
         outputs = []
         for inputs in samples:
             self.reset()
-            outputs.append(self(tuple(inputs), method=method))
+            outputs.append(self(inputs, method=method))
         return outputs
 
     def batch_executor(self, method: str = "forward") -> str:
@@ -193,22 +192,25 @@ class HostProgram:
                 self._batches[method] = error
         return self._batches[method]
 
-    def _check(self, method: str, inputs: Sequence[Any]) -> None:
-        """Raise LowerdeckError unless `inputs` fit the method."""
+    def _checked(self, method: str, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """`inputs` as engines take them; raises LowerdeckError unless they fit the method."""
         if method not in self.methods:
             raise LowerdeckError(f"the program has no method {method!r}; it has: {', '.join(self.methods)}")
-        check_inputs(self.methods[method].inputs, inputs, method)
+        return check_inputs(self.methods[method].inputs, inputs, method)
 
 
-def check_inputs(expected: Sequence[ValueInfo], inputs: Sequence[Any], method: str) -> None:
-    """Raise LowerdeckError unless `inputs` are what the method of this name expects."""
+def check_inputs(expected: Sequence[ValueInfo], inputs: Sequence[Any], method: str) -> tuple[Any, ...]:
+    """`inputs`, with parameters and tensors of other classes as plain tensors on the same memory.
+
+    Raises:
+        LowerdeckError: they are not what the method of this name expects, or have no memory of the CPU's to be read.
+    """
     if len(inputs) != len(expected):
         raise LowerdeckError(
             f"method {method!r} takes {len(expected)} inputs and got {len(inputs)}; it takes "
             f"{'; '.join(map(str, expected)) or 'none'}"
         )
-    for info, given in zip(expected, inputs, strict=True):
-        _check_input(info, given, method)
+    return tuple(_checked_input(info, given, method) for info, given in zip(expected, inputs, strict=True))
 
 
 def method_info(method: Method) -> MethodInfo:
@@ -234,21 +236,46 @@ def _value_info(index: int, value: Any) -> ValueInfo:
     return ValueInfo(index=index, kind=kinds.get(type(value), "list"), value=value)
 
 
-def _check_input(info: ValueInfo, given: Any, method: str) -> None:
-    """Raise LowerdeckError unless `given` fits the input."""
+def _checked_input(info: ValueInfo, given: Any, method: str) -> Any:
+    """`given` as engines take it; raises LowerdeckError unless it fits the input."""
     if info.kind != "tensor":
         _check_plain(info, given, method)
-        return
+        return given
     if not isinstance(given, torch.Tensor):
         raise LowerdeckError(f"input {info.index} of {method!r} is a tensor, {info}; got {type(given).__name__}")
+    if problem := _memory_problem(given):
+        raise LowerdeckError(f"input {info.index} of {method!r} is {info}; got {problem}")
+    if type(given) is not torch.Tensor:
+        with torch._C.DisableTorchFunctionSubclass():
+            given = given.as_subclass(torch.Tensor)
     if given.dtype == info.dtype and given.shape == info.shape:
-        return
+        return given
     fits = given.dim() == len(info.shape) and all(map(int.__le__, given.shape, info.shape))
     if given.dtype != info.dtype or not (info.is_dynamic and fits):
         raise LowerdeckError(
             f"input {info.index} of {method!r} is {info}; got {str(given.dtype).removeprefix('torch.')} "
             f"{list(given.shape)}. Inputs are not converted or reshaped: pass what the program was exported for"
         )
+    return given
+
+
+def _memory_problem(given: torch.Tensor) -> str | None:
+    """Why the runtime, which reads an address of the CPU's memory, cannot read `given`, with the way out; else None."""
+    if torch._C._functorch.is_functorch_wrapped_tensor(given):
+        return (
+            "a tensor of torch.vmap, torch.func.grad or the like, which cannot look into a program. Call the program "
+            "outside of it, sample by sample"
+        )
+    if given.layout is not torch.strided or given.is_nested:
+        kind = "nested" if given.is_nested else str(given.layout).removeprefix("torch.").removeprefix("_")
+        way = "each of its tensors (`unbind()`) in a call of its own" if given.is_nested else "`to_dense()` of it"
+        return f"a tensor of the layout {kind}; pass {way}"
+    if given.device.type != "cpu":
+        way = "one with values" if given.device.type == "meta" else "`cpu()` of it"
+        return f"a tensor on the device {given.device}; pass {way}"
+    if torch._C._dispatch_keys(given).has(torch._C.DispatchKey.Python):
+        return f"a {type(given).__name__}, which has no memory of its own; pass a plain tensor with its values"
+    return None
 
 
 def _check_plain(info: ValueInfo, given: Any, method: str) -> None:
