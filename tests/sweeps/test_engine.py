@@ -386,12 +386,13 @@ def test_a_metric_that_no_point_has_is_refused_with_a_suggestion(swept_project: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ended_by", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGKILL])
+@pytest.mark.parametrize("ended_by", [signal.SIGINT, signal.SIGKILL, signal.SIGTERM])
 def test_a_sweep_that_was_ended_goes_on_where_it_was(
     swept_project: Project, first: Swept, ended_by: signal.Signals
 ) -> None:
     # Another operator each time, so that partition and what follows are made.
-    operator = "aten::linear" if ended_by == signal.SIGKILL else "aten::avg_pool2d"
+    operators = {signal.SIGINT: "aten::avg_pool2d", signal.SIGKILL: "aten::linear", signal.SIGTERM: "aten::conv2d"}
+    operator = operators[ended_by]
     points = ["target=xnnpack_cpu", *QUICK, f"target.options.operators_not_to_delegate=[aten::add,{operator}]"]
     before = set((swept_project.root / "sweeps").glob("*/sweep.json"))
     process = start(swept_project, *points)
@@ -403,6 +404,10 @@ def test_a_sweep_that_was_ended_goes_on_where_it_was(
     wait_for(lambda: folder() is not None and stages_ended(folder() or Path(), "partition"))
     os.kill(process.pid, ended_by)
     process.wait(timeout=30)
+    if ended_by == signal.SIGTERM:
+        assert process.returncode == -signal.SIGTERM
+        said = (swept_project.root.parent / "output.txt").read_text()
+        assert "ended by SIGTERM; to continue, run the same command again, or `lowerdeck sweep --resume`" in said
     done = Counter(event["stage"] for event in journal(folder() or Path()) if event["event"] == "stage ends")
     ended = sweep(swept_project, *points)
     assert ended.code == 0, tail(ended.output)

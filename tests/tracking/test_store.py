@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 from pathlib import Path
 
@@ -78,6 +79,13 @@ def test_what_mlflow_refuses_is_no_fault_of_the_database(config: TrackingConfig)
 def test_a_file_that_cannot_be_read_is_no_fault_of_the_database(config: TrackingConfig, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError), opened(config):
         (tmp_path / "absent").read_bytes()
+
+
+def test_a_full_disk_is_that_of_the_database(config: TrackingConfig, tmp_path: Path) -> None:
+    """MLflow's own writes have no name: the message spoke of "a file"."""
+    with pytest.raises(OSError, match="No space left") as full, opened(config):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert full.value.filename == str(tmp_path)
 
 
 def test_a_database_that_cannot_be_opened_is_named_with_the_way_out(config: TrackingConfig, tmp_path: Path) -> None:

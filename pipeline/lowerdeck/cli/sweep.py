@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +27,9 @@ _EXAMPLES = """examples:
 
 A point is params.yaml with the overrides of the point on top; docs/sweeps.md has the details. An interrupted sweep
 continues when the same command is run again."""
+
+
+_GO_ON = "; to continue, run the same command again, or `lowerdeck sweep --resume`"
 
 
 def add(commands: Any) -> None:
@@ -60,10 +66,10 @@ def _sweep(options: argparse.Namespace) -> None:
     count = "a search" if total is None else "1 point" if total == 1 else f"{total} points"
     console.print(f"sweep {prepared.sweep.id}: {count}", highlight=False)
     try:
-        with Watcher(prepared.folder, session, total, console):
+        with _says_how_to_go_on(console), Watcher(prepared.folder, session, total, console):
             records = engine.run(prepared, project, session)
     except KeyboardInterrupt:
-        console.print("\ninterrupted; to continue, run the same command again, or `lowerdeck sweep --resume`")
+        console.print(f"\ninterrupted{_GO_ON}")
         raise
     _print_summary(records, console, time.monotonic() - started)
     if total is None:
@@ -73,6 +79,24 @@ def _sweep(options: argparse.Namespace) -> None:
         raise LowerdeckError(f"{failed} of {len(records)} points failed")
     if total is not None and len(records) < total:
         raise LowerdeckError(f"{total - len(records)} of {total} points did not finish; start the same sweep again")
+
+
+@contextmanager
+def _says_how_to_go_on(console: Console) -> Iterator[None]:
+    """Let SIGTERM, as of `kill` or a scheduler, say how to go on before it ends this process as it does anyway."""
+    process = os.getpid()
+
+    def end(number: int, frame: object) -> None:
+        if os.getpid() == process:  # not in forks, which end with it
+            console.print(f"\nended by SIGTERM{_GO_ON}")
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _print_summary(records: Sequence[PointRecord], console: Console, seconds: float) -> None:

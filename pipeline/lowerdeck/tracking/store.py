@@ -86,6 +86,8 @@ def opened(config: TrackingConfig) -> Iterator[TrackingStore]:
         raise LowerdeckError(message(uri, str(error))) from error
     except (sqlalchemy.exc.SQLAlchemyError, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
+            if error.filename is None and (database := database_file(uri)) is not None:  # a write to a full disk
+                error.filename = str(database.parent)
             raise  # of a file; those of requests have none
         raise LowerdeckError(unavailable_message(uri, str(error))) from error
 
