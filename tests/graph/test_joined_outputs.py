@@ -70,6 +70,22 @@ def _of_best(y: Tensor) -> Tensor:
     return torch.cat([boxes, scores, numbers.float()], -1)
 
 
+def _of_two_units(y: Tensor) -> Tensor:
+    """Of shape [1, 8, 64]: columns in two units, written in place."""
+    found = y.flatten(2).clone()
+    found[:, :4] = found[:, :4] * 150 + 320
+    return found
+
+
+def _of_candidates(y: Tensor) -> Tensor:
+    """Of shape [1, 8, 64]; what has a low score is 0."""
+    found = _of_yolov8(y)
+    return torch.where(found[:, 4:5] > 0.3, found, torch.zeros_like(found))
+
+
+FACTORS = torch.tensor([640.0] * 4 + [1.0] * 4).view(1, 8, 1)
+"""From shares of an image to pixels, beside probabilities."""
+
 DECODERS: dict[str, tuple[Callable[[Tensor], Tensor], int, int]] = {
     "YOLOv8": (_of_yolov8, 1, 4),
     "YOLOv8, transposed": (lambda y: _of_yolov8(y).transpose(1, 2), 2, 4),
@@ -77,6 +93,12 @@ DECODERS: dict[str, tuple[Callable[[Tensor], Tensor], int, int]] = {
     "YOLOv5": (_of_yolov5, 2, 4),
     "key points": (_of_key_points, 2, 2),
     "best class": (_of_best, 2, 4),
+    "denormalised": (lambda y: y.flatten(2) * FACTORS + FACTORS * 2, 1, 4),
+    "factors": (lambda y: y.flatten(2).sigmoid() * FACTORS, 1, 4),
+    "written": (_of_two_units, 1, 4),
+    "logits": (lambda y: torch.cat([y.flatten(2)[:, :4] * 100 + 320, y.flatten(2)[:, 4:]], 1), 1, 4),
+    "limited": (lambda y: _of_yolov8(y).clamp(0.0, 640.0) * 1.0, 1, 4),
+    "candidates": (_of_candidates, 1, 4),
     "softmax": (lambda y: torch.cat([y.flatten(2)[:, :4] * 640, y.flatten(2)[:, 4:].softmax(1)], 1), 1, 4),
 }
 """Decoders, with the dimension of their results that has the quantities, and where in it the second one begins."""
@@ -109,9 +131,12 @@ def _marked(function: Callable[[Tensor, Tensor], Tensor]) -> list[str]:
             return function(x, y)
 
     program = export(Network().eval(), [[2, 6], [2, 6]])
-    return [node.name for node in mark_unlike_joins(program.graph)]
+    model = program.module(check_guards=False)
+    assert isinstance(model, torch.fx.GraphModule)
+    return [node.name for node in mark_unlike_joins(model)]
 
 
+WEIGHTS = torch.ones(6, 3)
 UNLIKE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "concatenated": lambda x, y: torch.cat([x, y.sigmoid()], 1),
     "stacked": lambda x, y: torch.hstack([x, y.softmax(-1)]),
@@ -120,6 +145,30 @@ UNLIKE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "of products": lambda x, y: torch.cat([x, y.sigmoid() * nn.functional.hardsigmoid(x)], 1),
     "of limited numbers": lambda x, y: torch.cat([x, y.clamp(0.0, 1.0).sqrt()], 1),
     "of the largest": lambda x, y: torch.cat([x, y.sigmoid().amax(1, keepdim=True)], 1),
+    "of inverse probabilities": lambda x, y: torch.cat([x, 1 - y.sigmoid()], 1),
+    "of powers": lambda x, y: torch.cat([x, y.sigmoid() ** 2], 1),
+    "of means": lambda x, y: torch.cat([x, (y.sigmoid() + y.softmax(1)) / 2], 1),
+    "of shifted numbers": lambda x, y: torch.cat([x, 0.5 * (y.tanh() + 1)], 1),
+    "of a sigmoid by hand": lambda x, y: torch.cat([x, 1 / (1 + torch.exp(-y))], 1),
+    "of a hard sigmoid by hand": lambda x, y: torch.cat([x, nn.functional.relu6(y + 3) / 6], 1),
+    "of directions": lambda x, y: torch.cat([x, nn.functional.normalize(y, dim=1)], 1),
+    "of half precision": lambda x, y: torch.cat([x, y.sigmoid()], 1).half().float(),
+    "padded": lambda x, y: nn.functional.pad(x, (0, 6)) + nn.functional.pad(y.sigmoid(), (6, 0)),
+    "chosen": lambda x, y: torch.where(torch.arange(6) < 4, x, y.sigmoid()),
+    "copied": lambda x, y: (
+        torch.zeros(2, 12).index_copy(1, torch.arange(6), x).index_copy(1, torch.arange(6, 12), y.sigmoid())
+    ),
+    "that counts where a score is high": lambda x, y: (lambda z: z * (z[:, 6:7] > 0.5).float())(
+        torch.cat([x, y.sigmoid()], 1)
+    ),
+    "in units": lambda x, _: (x @ WEIGHTS) * torch.tensor([10.0, 5.0, 0.1]),
+    "in units, turned": lambda x, _: torch.tensor([0.5, 20.0, 1013.0]) - x @ WEIGHTS,
+    "in units, divided": lambda x, _: ((x @ WEIGHTS) / torch.tensor([0.1, 1.0, 20.0])).relu(),
+    "joined in units": lambda x, _: torch.stack([(x @ WEIGHTS)[:, 0] * 100, (x @ WEIGHTS)[:, 1] * 0.2], 1),
+    "far from each other": lambda x, _: torch.cat([x @ WEIGHTS * 10 + 1013, x @ WEIGHTS * 10 + 20], 1),
+    "of a batch norm": lambda x, _: nn.functional.batch_norm(
+        x.relu() @ WEIGHTS, torch.zeros(3), torch.tensor([1e-4, 1.0, 4.0])
+    ),
     "whose parts are read": lambda x, y: torch.cat([x, y.tanh()], 1)[:, :3].exp(),
 }
 ALIKE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -129,6 +178,18 @@ ALIKE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "read by a layer": lambda x, y: torch.cat([x, y.sigmoid()], 1) @ torch.ones(12, 3),
     "larger ones": lambda x, y: torch.cat([x, y.clamp(0.0, 6.0)], 1),
     "multiples": lambda x, y: torch.cat([x, y.sigmoid() * 640], 1),
+    "reciprocals": lambda x, y: torch.cat([x, 1 / y.tanh()], 1),
+    "roots": lambda x, y: torch.cat([x, (y.sigmoid() * 4).sqrt()], 1),
+    "scaled alike": lambda x, _: (x @ WEIGHTS) * 10 + 1013,
+    "scaled almost alike": lambda x, _: (
+        (x @ WEIGHTS) * torch.tensor([0.229, 0.224, 0.225]) + torch.tensor([0.485, 0.456, 0.406])
+    ),
+    "of colours": lambda x, _: (x @ WEIGHTS) + torch.tensor([103.939, 116.779, 123.68]),
+    "boxes of four strides": lambda x, _: (x @ WEIGHTS) * torch.tensor([8.0, 16.0, 32.0]),
+    "of one unit": lambda x, _: torch.cat([(x @ WEIGHTS) * 100 + 320, (x @ WEIGHTS) * 100 + 100], 1),
+    "masked": lambda x, _: (x @ WEIGHTS) * torch.tensor([1.0, 0.0, 1.0]),
+    "weighed by many": lambda x, _: (x @ WEIGHTS)[:, :1] * torch.hann_window(512),
+    "scaled in front of a layer": lambda x, _: ((x @ WEIGHTS) * torch.tensor([10.0, 5.0, 0.1])) @ torch.ones(3, 2),
 }
 
 
@@ -153,7 +214,7 @@ def test_quantities_that_only_values_tell_apart_are_named() -> None:
 
         def forward(self, x: Tensor) -> Tensor:
             boxes, scores = self.head(x).chunk(2, 1)
-            return torch.cat([boxes * self.factor, scores], 1)
+            return torch.cat([boxes * boxes * self.factor, scores], 1)
 
     def lost(factor: float) -> QuantizationLoss | None:
         samples = [(torch.randn(SHAPE, generator=torch.Generator().manual_seed(seed)),) for seed in range(4)]

@@ -87,7 +87,7 @@ def compare_joined(
 
     Arguments are those of `compare_layers`.
     """
-    joins = joined_parts(exported.graph)
+    joins = joined_parts(exported)
     pairs = [
         dataclasses.replace(pair, part=part, dim=dim)
         for pair in _pairs(exported, quantized)

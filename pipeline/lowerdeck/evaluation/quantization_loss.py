@@ -56,8 +56,8 @@ def quantization_loss(
     outputs = _outputs(exported, quantized, samples)
     split = cast("Split", [Sample(inputs=inputs, label=None, digest="") for inputs in samples])
     joined = compare_joined(exported, quantized, split, range(len(samples)))
-    figures = [sqnr_db(*each) for each in map(_signal_and_noise, outputs) if each[0]]
-    found = min([*figures, *(part.sqnr_db for parts in joined for part in parts)], default=None)
+    ratios = [sqnr_db(*each) for each in map(_signal_and_noise, outputs) if each[0]]
+    found = min([*ratios, *(part.sqnr_db for parts in joined for part in parts)], default=None)
     lost = sum(int((expected.isfinite() & ~actual.isfinite()).sum()) for each in outputs for expected, actual in each)
     if not lost and (found is None or least_sqnr_db is None or found >= least_sqnr_db):
         return None

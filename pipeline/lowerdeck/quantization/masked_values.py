@@ -1,4 +1,4 @@
-"""What one scale cannot express stays in float: masks beside scores that count, and joins of unlike quantities."""
+"""What one scale cannot express stays in float: masks beside scores that count, and tensors of unlike quantities."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class KeepingMasks(Quantizer):  # type: ignore[misc]  # torchao is untyped
-    """A quantizer that leaves masks, what reads their numbers, and joins of unlike quantities in float."""
+    """A quantizer that leaves masks, what reads their numbers, and tensors of unlike quantities in float."""
 
     def __init__(self, quantizer: Quantizer) -> None:
         """`quantizer` annotates the rest; it skips annotated nodes."""
@@ -24,7 +24,7 @@ class KeepingMasks(Quantizer):  # type: ignore[misc]  # torchao is untyped
 
     def transform_for_annotation(self, model: GraphModule) -> GraphModule:
         """Run the quantizer's transformation on the rest."""
-        nodes = [*masked_values(model), *mark_unlike_joins(model.graph)]
+        nodes = [*masked_values(model), *mark_unlike_joins(model)]
         with hidden(nodes):
             transformed: GraphModule = self._quantizer.transform_for_annotation(model)
         show(transformed.graph.nodes)
