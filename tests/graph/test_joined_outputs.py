@@ -94,6 +94,7 @@ DECODERS: dict[str, tuple[Callable[[Tensor], Tensor], int, int]] = {
     "key points": (_of_key_points, 2, 2),
     "best class": (_of_best, 2, 4),
     "denormalised": (lambda y: y.flatten(2) * FACTORS + FACTORS * 2, 1, 4),
+    "divided": (lambda y: y.flatten(2) / FACTORS, 1, 4),
     "factors": (lambda y: y.flatten(2).sigmoid() * FACTORS, 1, 4),
     "written": (_of_two_units, 1, 4),
     "logits": (lambda y: torch.cat([y.flatten(2)[:, :4] * 100 + 320, y.flatten(2)[:, 4:]], 1), 1, 4),

@@ -37,7 +37,8 @@ _aten = torch.ops.aten
 _CONVOLUTIONS = (_aten.conv1d, _aten.conv2d, _aten.conv3d)
 _MOST_PARTS = 8
 """More tensors are steps of a sequence."""
-_MARK = "lowerdeck.joins_unlike"
+MARK = "lowerdeck.is_unlike"
+"""Of nodes that are, or hand on, a tensor of unlike quantities."""
 
 
 def mark_unlike_joins(model: GraphModule) -> list[Node]:
@@ -52,16 +53,32 @@ def mark_unlike_joins(model: GraphModule) -> list[Node]:
     known = quantities(graph, values)
     apart = _apart(graph, known)
     for node in graph.nodes:
-        reads_marked = any(each.meta.get(_MARK) for each in node.all_input_nodes)
+        reads_marked = any(each.meta.get(MARK) for each in node.all_input_nodes)
         is_on_the_way = operator_of(node) in MOVING or (node in apart and _is_handing_on(node, known))
         if (node in apart and _makes_unlike(node, known, values)) or (reads_marked and is_on_the_way):
-            node.meta[_MARK] = True
-    return marked_joins(graph)
+            node.meta[MARK] = True
+    return marked_unlike(graph)
 
 
-def marked_joins(graph: Graph) -> list[Node]:
-    """What `mark_unlike_joins` marked, or was made of it since."""
-    return [node for node in graph.nodes if node.meta.get(_MARK)]
+def marked_unlike(graph: Graph) -> list[Node]:
+    """What was marked, or was made of it since."""
+    return [node for node in graph.nodes if node.meta.get(MARK)]
+
+
+def mark_replacements(graph: Graph, names: set[str], readers: Mapping[str, set[str]]) -> None:
+    """Mark what a transformation put in the place of marked nodes, as NXP's quantizer multiplies in place of dividing.
+
+    Args:
+        graph: The transformed graph.
+        names: Of all nodes before.
+        readers: The names of the users of each marked node, by its name.
+    """
+    left = {node.name for node in graph.nodes}
+    lost = [users for name, users in readers.items() if name not in left]
+    for node in graph.nodes:
+        users = {user.name for user in node.users}
+        if node.name not in names and node.op == "call_function" and users and any(users <= each for each in lost):
+            node.meta[MARK] = True
 
 
 def _makes_unlike(node: Node, known: Mapping[Node, Quantity], values: Values) -> bool:

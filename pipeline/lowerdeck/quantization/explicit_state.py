@@ -12,6 +12,7 @@ import torch
 
 from lowerdeck.graph.nodes import DEQUANTIZE
 from lowerdeck.graph.state import initial_state
+from lowerdeck.graph.unlike_inputs import IS_STATE
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -42,6 +43,7 @@ def without_buffers(program: ExportedProgram) -> torch.fx.GraphModule:
             last_input = graph.placeholder(f"state_{number}")
         last_input.meta = {key: value for node in buffers[name] for key, value in node.meta.items()}
         last_input.meta.setdefault("val", _placeholder_value(program, name))
+        last_input.meta[IS_STATE] = True
         for node in buffers[name]:
             node.replace_all_uses_with(last_input)
             graph.erase_node(node)

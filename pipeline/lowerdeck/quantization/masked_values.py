@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from torchao.quantization.pt2e.quantizer import Quantizer
 
-from lowerdeck.graph.joined_outputs import mark_unlike_joins, marked_joins
+from lowerdeck.graph.joined_outputs import mark_replacements, mark_unlike_joins, marked_unlike
 from lowerdeck.graph.mask_numbers import masked_values
+from lowerdeck.graph.unlike_inputs import mark_unlike_inputs
 from lowerdeck.quantization.annotation import hidden, repair_float_neighbours, show
 
 if TYPE_CHECKING:
@@ -24,15 +25,19 @@ class KeepingMasks(Quantizer):  # type: ignore[misc]  # torchao is untyped
 
     def transform_for_annotation(self, model: GraphModule) -> GraphModule:
         """Run the quantizer's transformation on the rest."""
-        nodes = [*masked_values(model), *mark_unlike_joins(model)]
+        mark_unlike_joins(model)
+        unlike = mark_unlike_inputs(model)
+        names, nodes = {node.name for node in model.graph.nodes}, [*masked_values(model), *unlike]
+        readers = {node.name: {user.name for user in node.users} for node in unlike}
         with hidden(nodes):
             transformed: GraphModule = self._quantizer.transform_for_annotation(model)
         show(transformed.graph.nodes)
+        mark_replacements(transformed.graph, names, readers)
         return transformed
 
     def annotate(self, model: GraphModule) -> GraphModule:
         """Annotate the rest."""
-        nodes = [*masked_values(model), *marked_joins(model.graph)]
+        nodes = [*masked_values(model), *marked_unlike(model.graph)]
         with hidden(nodes):
             annotated: GraphModule = self._quantizer.annotate(model)
         repair_float_neighbours(annotated.graph, nodes)
