@@ -96,6 +96,7 @@ def _trials(options: argparse.Namespace) -> tuple[Trials, int]:
     from lowerdeck.graph.outputs import output_names
     from lowerdeck.graph.state import initial_state
     from lowerdeck.quantization.divisors import keep_divisors_in_float
+    from lowerdeck.quantization.logarithms import keep_logarithms_in_float
     from lowerdeck.quantization.pt2e import prepare, restore_observers
     from lowerdeck.quantization.sensitivity import Trials
     from lowerdeck.tasks import classification, judged_name
@@ -122,7 +123,8 @@ def _trials(options: argparse.Namespace) -> tuple[Trials, int]:
         samples = [dataclasses.replace(sample, label=None) for sample in samples]
     prepared = prepare(program, quantizer)
     restore_observers(prepared, read_observers())
-    keep_divisors_in_float(prepared)  # as quantize does
+    keep_divisors_in_float(prepared)
+    keep_logarithms_in_float(prepared)  # as quantize does
     return Trials(prepared, samples, TrialResults(_key(options.split, samples)), output), len(samples)
 
 

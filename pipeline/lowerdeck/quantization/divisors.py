@@ -9,7 +9,7 @@ are zero as well where only what is added to them stays in float: `x * rsqrt(x.p
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,15 +22,15 @@ _aten = torch.ops.aten
 _KEEPING_AWAY = (_aten.add.Tensor, _aten.clamp.default, _aten.clamp_min.default, _aten.maximum.default)
 _PRODUCTS = (_aten.mul.Tensor, _aten.mul.Scalar)
 _RECIPROCALS = (_aten.reciprocal.default, _aten.rsqrt.default)
-_SHAPES = (
+SHAPES = (
     _aten.expand.default,
     _aten.expand_as.default,
     _aten.reshape.default,
     _aten.unsqueeze.default,
     _aten.view.default,
 )
-_BEHIND = (*_SHAPES, _aten.pow.Tensor_Scalar, _aten.sqrt.default)
-_SUMS = (*_SHAPES, _aten.mean.dim, _aten.sqrt.default, _aten.sum.dim_IntList)
+_BEHIND = (*SHAPES, _aten.pow.Tensor_Scalar, _aten.sqrt.default)
+SUMS = (*SHAPES, _aten.mean.dim, _aten.sqrt.default, _aten.sum.dim_IntList)
 _MAX_STEPS = 12
 """Most nodes, observers among them, between a number that keeps away from zero and the division."""
 _IsObserver = Callable[["Node"], bool]
@@ -45,30 +45,35 @@ def keep_divisors_in_float(calibrated: GraphModule) -> None:
     """
     modules = dict(calibrated.named_modules(remove_duplicate=False))
 
-    def is_observer(node: Node) -> bool:
-        return node.op == "call_module" and isinstance(modules[str(node.target)], (ObserverBase, FakeQuantizeBase))
+    def is_observed(node: Node) -> bool:
+        return is_observer(node, modules)
 
     def is_wide(observer: Node, smallest: float = math.inf) -> bool:
-        lowest, step = _lowest_and_step(modules[str(observer.target)])
+        lowest, step = lowest_and_step(modules[str(observer.target)])
         return step > min(smallest, lowest) >= 0
 
     for node in calibrated.graph.find_nodes(op="call_function", target=_aten.div.Tensor):
-        smallest, above, beneath = _above(node.args[1], is_observer, calibrated)
+        smallest, above, beneath = _above(node.args[1], is_observed, calibrated)
         if any(is_wide(observer, smallest) for observer in above):
-            _remove(above, calibrated)
-        _remove(_cut(beneath, smallest, is_observer, calibrated), calibrated)
+            remove(above, calibrated)
+        remove(_cut(beneath, smallest, is_observed, calibrated), calibrated)
     for operator in _RECIPROCALS:
         for node in calibrated.graph.find_nodes(op="call_function", target=operator):
             if _is_constant(node):  # `x / 255`, whose smallest value is 0 because that of x is
                 continue
-            behind = list(_behind(node, is_observer))
-            smallest, above, beneath = _above(node.args[0], is_observer, calibrated)
+            behind = list(_behind(node, is_observed))
+            smallest, above, beneath = _above(node.args[0], is_observed, calibrated)
             if any(map(is_wide, behind)):
-                _remove([*behind, *above], calibrated)
-            _remove(_cut(beneath, smallest, is_observer, calibrated), calibrated)
+                remove([*behind, *above], calibrated)
+            remove(_cut(beneath, smallest, is_observed, calibrated), calibrated)
 
 
-def _lowest_and_step(module: torch.nn.Module) -> tuple[float, float]:
+def is_observer(node: Node, modules: Mapping[str, torch.nn.Module]) -> bool:
+    """Whether `node` calls what observes ranges, one of the `modules` by name."""
+    return node.op == "call_module" and isinstance(modules[str(node.target)], (ObserverBase, FakeQuantizeBase))
+
+
+def lowest_and_step(module: torch.nn.Module) -> tuple[float, float]:
     """The smallest value that an observer recorded, and its range by its number of steps.
 
     Both are 0 where nothing was recorded, as where activations are quantized when the program runs.
@@ -88,12 +93,9 @@ def _above(divisor: Any, is_observer: _IsObserver, module: GraphModule) -> tuple
             break
         if is_observer(node):
             passed.append(node)
-        elif node.target in _KEEPING_AWAY and node.args[1:2] not in [(), (None,)]:
-            number: Any = node.args[1]
-            sources = _with_sources(number) if isinstance(number, torch.fx.Node) else []
-            if any(source.op == "placeholder" for source in sources):
-                break
-            smallest = min(smallest, _value(sources, module) if sources else float(number))
+        elif (number := number_beside(node, module)) is not None:
+            smallest = min(smallest, number)
+            sources = _with_sources(node.args[1]) if isinstance(node.args[1], torch.fx.Node) else []
             found, passed = [*found, *passed, *filter(is_observer, sources)], []
         elif node.target not in (*_BEHIND, _aten.clamp.default):  # a clamp without a lower bound
             break
@@ -101,11 +103,22 @@ def _above(divisor: Any, is_observer: _IsObserver, module: GraphModule) -> tuple
     return smallest, found, passed if smallest < math.inf else []
 
 
+def number_beside(node: Node, module: GraphModule) -> float | None:
+    """The smallest number that `node` adds to a tensor, or bounds it by from below; None for anything else."""
+    if node.target not in _KEEPING_AWAY or node.args[1:2] in [(), (None,)]:
+        return None
+    number: Any = node.args[1]
+    if not isinstance(number, torch.fx.Node):
+        return float(number)
+    sources = _with_sources(number)
+    return None if any(source.op == "placeholder" for source in sources) else _value(sources, module)
+
+
 def _cut(beneath: list[Node], smallest: float, is_observer: _IsObserver, module: GraphModule) -> list[Node]:
     """Observers whose smallest recorded value would be rounded to zero, and `smallest` as well."""
     found = list[torch.fx.Node]()
     for observer in beneath:
-        lowest, step = _lowest_and_step(module.get_submodule(str(observer.target)))
+        lowest, step = lowest_and_step(module.get_submodule(str(observer.target)))
         if lowest >= 0 and step / 2 > max(smallest, lowest):
             found += [observer, *_within(observer, is_observer)]
     return found
@@ -120,7 +133,7 @@ def _within(observer: Node, is_observer: _IsObserver) -> list[Node]:
             found.append(node)
         elif node.target in (_aten.pow.Tensor_Scalar, _aten.mul.Tensor):
             return found if len(node.all_input_nodes) == 1 else []
-        elif node.target not in _SUMS:
+        elif node.target not in SUMS:
             break
     return []
 
@@ -139,7 +152,7 @@ def _behind(node: Node, is_observer: _IsObserver) -> Iterator[Node]:
     for user in node.users:
         if is_observer(user):
             yield user
-        if is_observer(user) or user.target in _SHAPES or _is_multiple(user):
+        if is_observer(user) or user.target in SHAPES or _is_multiple(user):
             yield from _behind(user, is_observer)
 
 
@@ -163,7 +176,8 @@ def _with_sources(node: Node) -> list[Node]:
     return list(found)
 
 
-def _remove(observers: Iterable[Node], module: GraphModule) -> None:
+def remove(observers: Iterable[Node], module: GraphModule) -> None:
+    """Let what reads `observers` read what these observe."""
     for observer in dict.fromkeys(observers):
         observer.replace_all_uses_with(observer.all_input_nodes[0])
         module.graph.erase_node(observer)

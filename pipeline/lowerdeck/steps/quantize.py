@@ -17,6 +17,7 @@ from lowerdeck.graph.state import without_hidden_writes
 from lowerdeck.quantization.divisors import keep_divisors_in_float
 from lowerdeck.quantization.explicit_state import with_buffers
 from lowerdeck.quantization.histogram_search import searched_once, searched_range
+from lowerdeck.quantization.logarithms import keep_logarithms_in_float
 from lowerdeck.quantization.pt2e import prepare, restore_observers
 from lowerdeck.quantization.quantized_tensors import quantized_tensors
 from lowerdeck.quantization.ranges import constant_ranges, observed_modules
@@ -37,6 +38,7 @@ def quantize(
     prepared = prepare(program, quantizer)
     restore_observers(prepared, state)
     keep_divisors_in_float(prepared)
+    keep_logarithms_in_float(prepared)
     assert program.example_inputs is not None
     with HISTOGRAM_SEARCH.active(searched_once(searched_range)):
         ranges, modules = {**state.ranges, **constant_ranges(prepared)}, observed_modules(prepared)
