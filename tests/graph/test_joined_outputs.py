@@ -86,6 +86,15 @@ def _of_candidates(y: Tensor) -> Tensor:
 FACTORS = torch.tensor([640.0] * 4 + [1.0] * 4).view(1, 8, 1)
 """From shares of an image to pixels, beside probabilities."""
 
+
+def _of_yolox(y: Tensor) -> Tensor:
+    """Of shape [1, 4 + 4, 64]; boxes are written in place of what a layer computed, beside scores as it did."""
+    found = y.flatten(2)
+    found[:, 0:2] = (found[:, 0:2] + torch.arange(64) % 8) * 40
+    found[:, 2:4] = found[:, 2:4].exp() * 40
+    return found
+
+
 DECODERS: dict[str, tuple[Callable[[Tensor], Tensor], int, int]] = {
     "YOLOv8": (_of_yolov8, 1, 4),
     "YOLOv8, transposed": (lambda y: _of_yolov8(y).transpose(1, 2), 2, 4),
@@ -100,6 +109,8 @@ DECODERS: dict[str, tuple[Callable[[Tensor], Tensor], int, int]] = {
     "logits": (lambda y: torch.cat([y.flatten(2)[:, :4] * 100 + 320, y.flatten(2)[:, 4:]], 1), 1, 4),
     "limited": (lambda y: _of_yolov8(y).clamp(0.0, 640.0) * 1.0, 1, 4),
     "candidates": (_of_candidates, 1, 4),
+    "YOLOX": (_of_yolox, 1, 4),
+    "beside scores": (lambda y: torch.cat([y.flatten(2)[:, :4] * 150 + 320, y.flatten(2)[:, 4:]], 1), 1, 4),
     "softmax": (lambda y: torch.cat([y.flatten(2)[:, :4] * 640, y.flatten(2)[:, 4:].softmax(1)], 1), 1, 4),
 }
 """Decoders, with the dimension of their results that has the quantities, and where in it the second one begins."""
@@ -177,6 +188,10 @@ ALIKE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "probabilities": lambda x, y: torch.cat([x.sigmoid(), y.sigmoid() * x.tanh()], 1),
     "beside a constant": lambda x, _: torch.cat([x.sigmoid(), torch.zeros(2, 1)], 1),
     "read by a layer": lambda x, y: torch.cat([x, y.sigmoid()], 1) @ torch.ones(12, 3),
+    "of a tensor and its positive numbers": lambda x, y: torch.cat([x, x.relu(), x.clone().flip(1), y], 1),
+    "of parts of a sum": lambda x, y: torch.cat([(x + y)[:, :2], (x + y)[:, 2:].relu()], 1),
+    "of what a layer made": lambda x, y: torch.cat([x, (x @ torch.ones(6, 6)).relu() + y], 1),
+    "of many steps": lambda x, y: torch.stack([x * factor + y for factor in range(12)] + [x]),
     "larger ones": lambda x, y: torch.cat([x, y.clamp(0.0, 6.0)], 1),
     "multiples": lambda x, y: torch.cat([x, y.sigmoid() * 640], 1),
     "reciprocals": lambda x, y: torch.cat([x, 1 / y.tanh()], 1),
