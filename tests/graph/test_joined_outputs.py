@@ -219,31 +219,29 @@ def test_what_has_one_kind_or_is_read_as_one_is_quantized(name: str) -> None:
     assert _marked(ALIKE[name]) == []
 
 
+def _lost(network: nn.Module, target: str) -> QuantizationLoss | None:
+    samples = [(torch.randn(SHAPE, generator=torch.Generator().manual_seed(seed)),) for seed in range(4)]
+    observing, converting = (quantizer_of(create(target), QuantizationScheme(name="int8")) for _ in range(2))
+    assert observing is not None
+    assert converting is not None
+    program = export(network.eval(), [SHAPE])
+    calibrated = calibrate(program, observing, samples, len(samples))
+    quantized, tensors = quantize(program, converting, calibrated)
+    return quantization_loss(export(network, [SHAPE]), quantized, samples, tensors, 10.0)
+
+
 def test_quantities_that_only_values_tell_apart_are_named() -> None:
     """Boxes in pixels beside scores as the last convolution computes them."""
 
-    class Boxes(nn.Module):
-        def __init__(self, factor: float) -> None:
-            super().__init__()
-            torch.manual_seed(0)
-            self.head, self.factor = nn.Conv2d(3, 8, 1), factor
+    def boxes(factor: float) -> Head:
+        def decode(y: Tensor) -> Tensor:
+            boxes, scores = y.chunk(2, 1)
+            return torch.cat([boxes * boxes * factor, scores], 1)
 
-        def forward(self, x: Tensor) -> Tensor:
-            boxes, scores = self.head(x).chunk(2, 1)
-            return torch.cat([boxes * boxes * self.factor, scores], 1)
+        return Head(decode)
 
-    def lost(factor: float) -> QuantizationLoss | None:
-        samples = [(torch.randn(SHAPE, generator=torch.Generator().manual_seed(seed)),) for seed in range(4)]
-        program = export(Boxes(factor).eval(), [SHAPE])
-        observing, converting = (quantizer_of(create("xnnpack_cpu"), QuantizationScheme(name="int8")) for _ in range(2))
-        assert observing is not None
-        assert converting is not None
-        calibrated = calibrate(program, observing, samples, len(samples))
-        quantized, tensors = quantize(program, converting, calibrated)
-        return quantization_loss(export(Boxes(factor).eval(), [SHAPE]), quantized, samples, tensors, 10.0)
-
-    assert lost(2.0) is None
-    found = lost(500.0)
+    assert _lost(boxes(2.0), "xnnpack_cpu") is None
+    found = _lost(boxes(500.0), "xnnpack_cpu")
     assert found is not None
     assert found.sqnr_db < 1
     assert re.fullmatch(
@@ -251,3 +249,11 @@ def test_quantities_that_only_values_tell_apart_are_named() -> None:
         r"of its own, because all that is joined has one scale",
         str(found.layers[0]),
     )
+
+
+def test_a_join_that_only_a_comparison_reads_in_8_bits_is_not_named() -> None:
+    def decode(y: Tensor) -> Tensor:
+        found = _of_yolov8(y)
+        return torch.where(found[:, 4:5] > 0.5, found, torch.zeros_like(found))
+
+    assert _lost(Head(decode), "ethos_u55_128") is None

@@ -87,15 +87,21 @@ def compare_joined(
 
     Arguments are those of `compare_layers`.
     """
-    joins = joined_parts(exported)
+    joins, nodes = joined_parts(exported), {node.name: node for node in quantized.graph.nodes}
     pairs = [
         dataclasses.replace(pair, part=part, dim=dim)
         for pair in _pairs(exported, quantized)
-        if pair.source in joins
+        if pair.source in joins and not _is_read_in_float(nodes[pair.dequantize])
         for dim, part in joins[pair.source]
     ]
     layers = _compared(exported, quantized, pairs, split, samples)
     return [list(parts) for _, parts in itertools.groupby(layers, key=lambda layer: layer.node)]
+
+
+def _is_read_in_float(dequantize: torch.fx.Node) -> bool:
+    """Whether something reads what is quantized before that, as outputs do beside a comparison that reads integers."""
+    quantize = dequantize.all_input_nodes[0]
+    return any(not _calls(user, STATIC_QUANTIZE) for user in quantize.all_input_nodes[0].users)
 
 
 def _compared(
