@@ -641,7 +641,7 @@ class Beside(Attention):
         self.coarse = nn.Sequential(first, *others)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.cat([super().forward(x), 3 * self.coarse(x)], 1)
+        return torch.cat([1.5 * super().forward(x), 3 * self.coarse(x)], 1)
 
 
 @pytest.mark.parametrize("depth", quick_first((1, 2)))

@@ -37,7 +37,7 @@ _aten = torch.ops.aten
 _CONVOLUTIONS = (_aten.conv1d, _aten.conv2d, _aten.conv3d)
 _MOST_PARTS = 8
 """More tensors are steps of a sequence."""
-MARK = "lowerdeck.is_unlike"
+MARK = "is_of_unlike_quantities"
 """Of nodes that are, or hand on, a tensor of unlike quantities."""
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from lowerdeck.graph.quantities import Step
 
-IS_STATE = "lowerdeck.is_state"
+IS_STATE = "is_state_of_the_model"
 """Marks inputs that a model gets back from itself; their factors are gains and no units."""
 
 
