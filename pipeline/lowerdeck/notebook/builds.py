@@ -39,11 +39,11 @@ class Build:
     run_id: str
     """Id of its MLflow run."""
     name: str
-    config: Config
+    config: Config = field(repr=False)
     """The resolved configuration."""
-    metrics: Mapping[str, Any]
+    metrics: Mapping[str, Any] = field(repr=False)
     """Numbers, also those of the device, and texts where something could not be measured."""
-    plan: DelegationPlan
+    plan: DelegationPlan = field(repr=False)
     """The plan that the program was lowered by."""
     program: bytes = field(repr=False)
     """The `.pte`."""
@@ -87,12 +87,20 @@ class Build:
         """Outputs of the program for `inputs`, executed on this host from `folder`; see `open`."""
         return list(self.open(folder)(inputs))
 
+    def __str__(self) -> str:
+        rows = self._rows()
+        width = max(len(name) for name, _ in rows)
+        return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)
+
     def _repr_html_(self) -> str:
-        rows = [("build", self.name), ("run", self.run_id)]
-        quality = [f"{program}_{summary.primary_metric(self.metrics)}" for program in summary.PROGRAMS]
-        rows += [(name, _shown(self.metrics[name])) for name in (*quality, *_SHOWN) if name in self.metrics]
+        rows = self._rows()
         cells = "".join(f"<tr><th>{html.escape(name)}</th><td>{html.escape(text)}</td></tr>" for name, text in rows)
         return f"<table>{cells}</table>"
+
+    def _rows(self) -> list[tuple[str, str]]:
+        rows = [("build", self.name), ("run", self.run_id)]
+        quality = [f"{program}_{summary.primary_metric(self.metrics)}" for program in summary.PROGRAMS]
+        return rows + [(name, _shown(self.metrics[name])) for name in (*quality, *_SHOWN) if name in self.metrics]
 
     def explanation(self) -> Page:
         """The plan as a page: its graph, and why nodes are not delegated."""
