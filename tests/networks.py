@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import chdir
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 
 from lowerdeck.artifacts.conversion import converter_folder
 from lowerdeck.artifacts.edge_programs import read_edge_program, write_edge_program
-from lowerdeck.contracts.backends import Backend
+from lowerdeck.contracts.backends import Backend, DynamicDimension
 from lowerdeck.contracts.quantization import ModuleRule, QuantizationScheme
 from lowerdeck.quantization.annotation import scheme_quantizer
 from lowerdeck.steps.calibrate import calibrate
@@ -108,15 +108,28 @@ MIXED_SHAPE = [1, 8, 8, 16]
 def quantized_mixed(backend: Backend) -> torch.export.ExportedProgram:
     """Mixed, quantized for `backend`; always the same weights and samples."""
     torch.manual_seed(0)
-    network = Mixed()
-    samples = [(torch.randn(MIXED_SHAPE),) for _ in range(4)]
-    scheme = QuantizationScheme(name="int8")
-    observing, converting = backend.quantizer(scheme), backend.quantizer(scheme)
+    return quantized_network(Mixed(), backend, [(torch.randn(MIXED_SHAPE),) for _ in range(4)])
+
+
+def quantized_network(
+    network: nn.Module,
+    backend: Backend,
+    samples: Sequence[tuple[torch.Tensor, ...]],
+    scheme: str = "int8",
+    dynamic: Sequence[DynamicDimension] = (),
+    rules: tuple[ModuleRule, ...] = (),
+) -> torch.export.ExportedProgram:
+    """`network` quantized for `backend`, calibrated on all `samples`, of which the first says what its inputs are."""
+    chosen = QuantizationScheme(name=scheme, rules=rules)
+    observing, converting = scheme_quantizer(backend, chosen), scheme_quantizer(backend, chosen)
     assert observing is not None
     assert converting is not None
+    shapes = [list(value.shape) for value in samples[0]]
+    dtypes = [str(value.dtype).removeprefix("torch.") for value in samples[0]]
     # Exported twice, because preparing leaves marks on a program.
-    state = calibrate(export(network, [MIXED_SHAPE]), observing, samples, len(samples))
-    return quantize(export(network, [MIXED_SHAPE]), converting, state)[0]
+    exported = [export(network, shapes, dynamic, backend.memory_format, input_dtypes=dtypes) for _ in range(2)]
+    state = calibrate(exported[0], observing, samples, len(samples))
+    return quantize(exported[1], converting, state)[0]
 
 
 def lowered_network(
@@ -124,14 +137,9 @@ def lowered_network(
 ) -> Converted:
     """`network` quantized for `backend` on two random samples, partitioned and converted, without files between."""
     folder.mkdir(parents=True, exist_ok=True)
-    scheme = QuantizationScheme(name="int8", rules=rules)
     generator = torch.Generator().manual_seed(2)
     samples = [(torch.randn(shape, generator=generator),) for _ in range(2)]
-    observing, converting = scheme_quantizer(backend, scheme), scheme_quantizer(backend, scheme)
-    assert observing is not None
-    assert converting is not None
-    state = calibrate(export(network, [shape]), observing, samples, len(samples))
-    planned = partition(quantize(export(network, [shape]), converting, state)[0], backend)
+    planned = partition(quantized_network(network, backend, samples, rules=rules), backend)
     with chdir(folder):
         write_edge_program(planned.program, planned.edge_config)
         with converter_folder() as workdir:

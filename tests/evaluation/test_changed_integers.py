@@ -9,13 +9,10 @@ from torch import nn
 from benchmarks.in_turns import create
 from lowerdeck.contracts.backends import DynamicDimension
 from lowerdeck.contracts.errors import LowerdeckError
-from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.evaluation.changed_integers import check_integers
 from lowerdeck.quantization import pt2e
-from lowerdeck.quantization.annotation import scheme_quantizer
-from lowerdeck.steps.calibrate import calibrate
 from lowerdeck.steps.export import export
-from lowerdeck.steps.quantize import quantize
+from tests.networks import quantized_network
 
 TARGETS = ["cortex_m55", "ethos_u55_128", "neutron_imxrt700", "xnnpack_cpu"]
 
@@ -39,15 +36,9 @@ def programs(
 ) -> tuple[torch.export.ExportedProgram, torch.export.ExportedProgram]:
     """The float program and the quantized one."""
     network, backend = Rows(returned=returned).eval(), create(target)
-    observing, converting = (scheme_quantizer(backend, QuantizationScheme(name="int8")) for _ in range(2))
-    assert observing is not None
-    assert converting is not None
-
-    def exported() -> torch.export.ExportedProgram:
-        return export(network, [[1, 5]], dynamic, backend.memory_format, input_dtypes=["int64"])
-
     known = samples(*((3, 8, 5) if dynamic else ()))
-    return exported(), quantize(exported(), converting, calibrate(exported(), observing, known, len(known)))[0]
+    float_program = export(network, [[1, 5]], dynamic, backend.memory_format, input_dtypes=["int64"])
+    return float_program, quantized_network(network, backend, known, dynamic=dynamic)
 
 
 def samples(*sizes: int) -> list[tuple[torch.Tensor, ...]]:

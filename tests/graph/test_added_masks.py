@@ -11,13 +11,10 @@ from torch import Tensor, nn
 
 from benchmarks.in_turns import create
 from benchmarks.networks import lowered
-from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.evaluation.quantization_error import sqnr_db
-from lowerdeck.quantization.fallback import quantizer_of
-from lowerdeck.steps.calibrate import calibrate
 from lowerdeck.steps.export import export
-from lowerdeck.steps.quantize import quantize
 from tests.marks import quick_first
+from tests.networks import quantized_network
 
 SHAPE = [1, 8, 16]
 Pooling: TypeAlias = Callable[[Tensor, Tensor], Tensor]
@@ -104,13 +101,10 @@ def test_a_softmax_and_a_maximum_may_read_the_same_stored_mask() -> None:
 def test_what_is_left_out_has_no_say_in_ranges(name: str, target: str) -> None:
     """0 dB of SQNR, because the range reached from the values to the mask; with infinity it was refused."""
     network, backend = Pooled((POOLINGS | STORED | ORDERED)[name]).eval(), create(target)
-    exported = [export(network, [SHAPE, [8]], input_dtypes=["float32", "bool"]) for _ in range(3)]
+    exported = export(network, [SHAPE, [8]], input_dtypes=["float32", "bool"])
     wanted = torch.stack([network(*sample) for sample in samples()])
-    torch.testing.assert_close(torch.stack([exported[0].module()(*sample) for sample in samples()]), wanted)
-    observing, converting = (quantizer_of(backend, QuantizationScheme(name="int8")) for _ in range(2))
-    assert observing is not None
-    assert converting is not None
-    module = quantize(exported[1], converting, calibrate(exported[2], observing, samples(), 8))[0].module()
+    torch.testing.assert_close(torch.stack([exported.module()(*sample) for sample in samples()]), wanted)
+    module = quantized_network(network, backend, samples()).module()
     found = torch.stack([module(*sample) for sample in samples()])
     assert sqnr_db(float(wanted.square().sum()), float((wanted - found).square().sum())) > 30
 

@@ -19,6 +19,7 @@ from lowerdeck.steps.calibrate import calibrate
 from lowerdeck.steps.export import export
 from lowerdeck.steps.quantize import quantize
 from tests.marks import quick_first
+from tests.networks import quantized_network
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -123,12 +124,7 @@ def test_every_quantity_of_an_output_keeps_its_precision(decoder: str, target: s
     network = Head(decode).eval()
     generator = torch.Generator().manual_seed(0)
     samples = [(torch.randn(SHAPE, generator=generator),) for _ in range(8)]
-    program = export(network, [SHAPE])
-    observing, converting = (quantizer_of(create(target), QuantizationScheme(name="int8")) for _ in range(2))
-    assert observing is not None
-    assert converting is not None
-    calibrated = calibrate(program, observing, samples, len(samples))
-    quantized = quantize(program, converting, calibrated)[0].module(check_guards=False)
+    quantized = quantized_network(network, create(target), samples).module(check_guards=False)
 
     expected = torch.cat([network(*inputs) for inputs in samples]).detach()
     actual = torch.cat([quantized(*inputs) for inputs in samples])

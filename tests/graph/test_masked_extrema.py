@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -12,13 +11,10 @@ from torch import nn
 from benchmarks.in_turns import create
 from benchmarks.networks import lowered
 from lowerdeck.contracts.backends import DynamicDimension
-from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.evaluation.quantization_error import sqnr_db
-from lowerdeck.quantization.fallback import quantizer_of
-from lowerdeck.steps.calibrate import calibrate
 from lowerdeck.steps.export import export
-from lowerdeck.steps.quantize import quantize
 from tests.marks import quick_first
+from tests.networks import quantized_network
 
 SHAPES, DTYPES = [[1, 6, 4], [1, 6]], ["float32", "bool"]
 _Function = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -200,11 +196,7 @@ def test_what_is_computed_of_nothing_has_the_answer_of_the_number(name: str) -> 
 @pytest.mark.parametrize("name", ["temperature", "difference", "order"])
 def test_what_is_computed_of_nothing_is_quantized(name: str, target: str) -> None:
     network, drawn, backend = Pooled(COMPUTED[name]).eval(), samples(12), create(target)
-    observing, converting = (quantizer_of(backend, QuantizationScheme(name="int8")) for _ in range(2))
-    assert observing is not None
-    assert converting is not None
-    exported = [export(network, SHAPES, input_dtypes=DTYPES) for _ in range(2)]
-    program, _ = quantize(exported[0], converting, calibrate(exported[1], observing, drawn, len(drawn)))
+    program = quantized_network(network, backend, drawn)
     wanted, found = (torch.cat([each(*sample) for sample in drawn]) for each in (network, program.module()))
     assert sqnr_db(float(wanted.square().sum()), float((wanted - found).square().sum())) > 30
 
@@ -244,15 +236,7 @@ def test_what_else_reads_an_infinite_number_keeps_it() -> None:
 def test_the_quantized_program_keeps_the_resolution(target: str, shift: float) -> None:
     """Arm's -256 left small values one or two steps, and won over values below."""
     network, drawn = Pooled(FUNCTIONS["amax"], shift).eval(), samples(12)
-    backend = create(target)
-    observing, converting = (backend.quantizer(QuantizationScheme(name="int8")) for _ in range(2))
-    assert observing is not None
-    assert converting is not None
-
-    def exported() -> Any:
-        return export(network, SHAPES, input_dtypes=DTYPES)
-
-    program, _ = quantize(exported(), converting, calibrate(exported(), observing, drawn, len(drawn)))
+    program = quantized_network(network, create(target), drawn)
     expected, actual = (torch.cat([each(*sample) for sample in drawn]) for each in (network, program.module()))
     assert (actual - expected).abs().max() < 0.02 * (abs(shift) + 3)
 

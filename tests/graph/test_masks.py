@@ -11,14 +11,11 @@ from torch.nn import functional as F
 
 from benchmarks.in_turns import create
 from lowerdeck.contracts.backends import DynamicDimension
-from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.evaluation.quantization_error import sqnr_db
 from lowerdeck.graph.masked_scores import MASKED
-from lowerdeck.quantization.fallback import quantizer_of
-from lowerdeck.steps.calibrate import calibrate
 from lowerdeck.steps.export import export
-from lowerdeck.steps.quantize import quantize
 from tests.marks import quick_first
+from tests.networks import quantized_network
 
 SHAPE = [1, 8, 16]
 LATER = torch.ones(8, 8).triu(1).bool()
@@ -226,13 +223,10 @@ def test_a_mask_that_something_else_reads_is_bounded_for_the_softmax(name: str, 
         keep[..., 0] = 1
 
     wanted = torch.stack([network(*each)[0] for each in data])
-    exported = [export(network, [SHAPE, [1, 1, 8]], input_dtypes=["float32", "int64"]) for _ in range(3)]
+    exported = export(network, [SHAPE, [1, 1, 8]], input_dtypes=["float32", "int64"]).module()
     for sample in data[:4]:
-        torch.testing.assert_close(exported[0].module()(*sample), network(*sample))
-    observing, converting = (quantizer_of(create(target), QuantizationScheme(name="int8")) for _ in range(2))
-    assert observing is not None
-    assert converting is not None
-    module = quantize(exported[1], converting, calibrate(exported[2], observing, data, len(data)))[0].module()
+        torch.testing.assert_close(exported(*sample), network(*sample))
+    module = quantized_network(network, create(target), data).module()
     found = torch.stack([module(*each)[0] for each in data])
     assert sqnr_db(float(wanted.square().sum()), float((wanted - found).square().sum())) > 25
 
@@ -418,12 +412,9 @@ def test_masks_of_tensors_of_one_number_are_bounded(name: str, target: str) -> N
 
     given = [(torch.randn(SHAPE), torch.tensor([1 + index])) for index in range(8)]
     wanted = torch.stack([Padded()(*each) for each in given])
-    exported = [export(Padded(), [SHAPE, [1]], input_dtypes=["float32", "int64"]) for _ in range(3)]
-    torch.testing.assert_close(torch.stack([exported[0].module()(*each) for each in given]), wanted)
-    observing, converting = (quantizer_of(create(target), QuantizationScheme(name="int8")) for _ in range(2))
-    assert observing is not None
-    assert converting is not None
-    module = quantize(exported[1], converting, calibrate(exported[2], observing, given, 8))[0].module()
+    exported = export(Padded(), [SHAPE, [1]], input_dtypes=["float32", "int64"]).module()
+    torch.testing.assert_close(torch.stack([exported(*each) for each in given]), wanted)
+    module = quantized_network(Padded(), create(target), given).module()
     found = torch.stack([module(*each) for each in given])
     assert sqnr_db(float(wanted.square().sum()), float((wanted - found).square().sum())) > 30
 

@@ -11,13 +11,10 @@ from torch import nn
 from benchmarks.in_turns import create
 from benchmarks.networks import lowered
 from lowerdeck.contracts.backends import DynamicDimension
-from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.evaluation.quantization_error import sqnr_db
-from lowerdeck.quantization.fallback import quantizer_of
-from lowerdeck.steps.calibrate import calibrate
 from lowerdeck.steps.export import export
-from lowerdeck.steps.quantize import quantize
 from tests.marks import quick_first
+from tests.networks import quantized_network
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,14 +95,10 @@ def test_branches_begin_with_zeros() -> None:
 @pytest.mark.parametrize(
     "target", quick_first(["ethos_u55_128", "neutron_imxrt700", "xnnpack_cpu", "cortex_m55", "ethos_u85_256"])
 )
-@pytest.mark.parametrize("name", list(NEW)[:3])
+@pytest.mark.parametrize("name", quick_first(list(NEW)[:3]))
 def test_it_is_built(name: str, target: str) -> None:
     network, backend = Boxes(NEW[name]).eval(), create(target)
-    observing, converting = (quantizer_of(backend, QuantizationScheme(name="int8")) for _ in range(2))
-    assert observing is not None
-    assert converting is not None
-    state = calibrate(export(network, [SHAPE]), observing, samples(), 8)
-    module = quantize(export(network, [SHAPE]), converting, state)[0].module(check_guards=False)
+    module = quantized_network(network, backend, samples()).module(check_guards=False)
     wanted, found = (torch.stack([each(*sample) for sample in samples()]) for each in (network, module))
     assert sqnr_db(float(wanted.square().sum()), float((wanted - found).square().sum())) > 30
     verdict, detail = lowered(network, samples(), backend)

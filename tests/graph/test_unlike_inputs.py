@@ -9,15 +9,12 @@ import torch
 from torch import nn
 
 from benchmarks.in_turns import create
-from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.evaluation.quantization_error import sqnr_db
 from lowerdeck.graph.unlike_inputs import IS_STATE, mark_unlike_inputs
 from lowerdeck.quantization.explicit_state import without_buffers
-from lowerdeck.quantization.fallback import quantizer_of
-from lowerdeck.steps.calibrate import calibrate
 from lowerdeck.steps.export import export
-from lowerdeck.steps.quantize import quantize
 from tests.marks import quick_first
+from tests.networks import quantized_network
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,12 +62,7 @@ def test_every_quantity_of_an_input_keeps_its_precision(normalizing: str, target
     network = Network(NORMALIZING[normalizing]).eval()
     generator = torch.Generator().manual_seed(0)
     samples = [(torch.randn(1, 4, generator=generator) * DEVIATION + MEAN,) for _ in range(16)]
-    program = export(network, [[1, 4]])
-    observing, converting = (quantizer_of(create(target), QuantizationScheme(name="int8")) for _ in range(2))
-    assert observing is not None
-    assert converting is not None
-    calibrated = calibrate(program, observing, samples, len(samples))
-    quantized = quantize(program, converting, calibrated)[0].module(check_guards=False)
+    quantized = quantized_network(network, create(target), samples).module(check_guards=False)
 
     expected = torch.cat([network(*inputs) for inputs in samples]).detach()
     noise = expected - torch.cat([quantized(*inputs) for inputs in samples])

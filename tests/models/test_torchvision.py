@@ -14,6 +14,7 @@ from torchvision import models
 
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.models import torchvision as source
+from tests.marks import quick_first
 
 
 def options(architecture: str, num_classes: int | None = None) -> source.Options:
@@ -113,7 +114,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("architecture", ["squeezenet1_1", "inception_v3"])
+@pytest.mark.parametrize("architecture", quick_first(["squeezenet1_1", "inception_v3"]))
 def test_published_weights_load_from_the_cache(cache: Path, architecture: str) -> None:
     arguments = {"init_weights": False} if architecture == "inception_v3" else {}
     trained = models.get_model(architecture, weights=None, **arguments)

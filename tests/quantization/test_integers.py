@@ -10,12 +10,8 @@ from torch import nn
 
 from benchmarks.in_turns import create
 from benchmarks.networks import lowered
-from lowerdeck.contracts.quantization import QuantizationScheme
-from lowerdeck.quantization.annotation import scheme_quantizer
-from lowerdeck.steps.calibrate import calibrate
-from lowerdeck.steps.export import export
-from lowerdeck.steps.quantize import quantize
 from tests.marks import quick_first
+from tests.networks import quantized_network
 
 _Function = Callable[[torch.Tensor], torch.Tensor]
 
@@ -39,7 +35,7 @@ FUNCTIONS: dict[str, _Function] = {
     "halves of flags": lambda tokens: _is_half((tokens[:, :4] > 200).float().mean(1, keepdim=True)).long(),
     "rows": lambda tokens: tokens.argmax(1),
 }
-TARGETS = ["cortex_m55", "ethos_u55_128", "neutron_imxrt700", "xnnpack_cpu"]
+TARGETS = ["ethos_u55_128", "cortex_m55", "neutron_imxrt700", "xnnpack_cpu"]
 
 
 class Indexed(nn.Module):
@@ -53,21 +49,13 @@ class Indexed(nn.Module):
         return self.last(self.table(indices)), indices
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", quick_first(TARGETS))
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_integers_are_not_rounded_to_8_bits(name: str, target: str) -> None:
     network, backend = Indexed(FUNCTIONS[name]).eval(), create(target)
-    observing, converting = (scheme_quantizer(backend, QuantizationScheme(name="int8")) for _ in range(2))
-    assert observing is not None
-    assert converting is not None
     torch.manual_seed(1)
     samples = [(torch.randint(1, 13, [1, 5]) * 41,) for _ in range(8)]
-
-    def exported() -> torch.export.ExportedProgram:
-        return export(network, [[1, 5]], (), backend.memory_format, input_dtypes=["int64"])
-
-    state = calibrate(exported(), observing, samples, len(samples))
-    quantized = quantize(exported(), converting, state)[0].module(check_guards=False)
+    quantized = quantized_network(network, backend, samples).module(check_guards=False)
     for inputs in samples:
         values, indices = network(*inputs)
         given, given_indices = quantized(*inputs)
@@ -158,20 +146,15 @@ class Rounding(nn.Module):
 
 def _integers_and_expected(name: str, target: str, scheme: str = "int8") -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     network, backend = Rounding(ROUNDED[name]).eval(), create(target)
-    observing, converting = (scheme_quantizer(backend, QuantizationScheme(name=scheme)) for _ in range(2))
-    assert observing is not None
-    assert converting is not None
     torch.manual_seed(1)
     samples = [(torch.randn(1, 3, 8, 8),) for _ in range(8)]
-    state = calibrate(export(network, [[1, 3, 8, 8]], (), backend.memory_format), observing, samples, len(samples))
-    program = export(network, [[1, 3, 8, 8]], (), backend.memory_format)
-    quantized = quantize(program, converting, state)[0].module(check_guards=False)
+    quantized = quantized_network(network, backend, samples, scheme).module(check_guards=False)
     for inputs in samples:
         values, integers = quantized(*inputs)
         yield integers, network.function(values.clone())
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", quick_first(TARGETS))
 @pytest.mark.parametrize("name", ROUNDED)
 def test_numbers_of_layers_that_become_integers_are_not_rounded_to_8_bits_behind_their_rounding(
     name: str, target: str
@@ -226,12 +209,7 @@ def test_integers_of_inputs_that_are_floats_are_not_rounded_to_8_bits(name: str,
     """What 8 bits make of 3 was 2.99, and 2 as an integer: other rows of the table, and -4 to 2 dB."""
     network, backend = Counting(WHOLE_INPUTS[name]).eval(), create(target)
     samples = [((torch.arange(8) < length).float()[None],) for length in range(1, 9)]
-    observing, converting = (scheme_quantizer(backend, QuantizationScheme(name="int8")) for _ in range(2))
-    assert observing is not None
-    assert converting is not None
-    state = calibrate(export(network, [[1, 8]], (), backend.memory_format), observing, samples, len(samples))
-    program = export(network, [[1, 8]], (), backend.memory_format)
-    quantized = quantize(program, converting, state)[0].module(check_guards=False)
+    quantized = quantized_network(network, backend, samples).module(check_guards=False)
     for inputs in samples:
         assert quantized(*inputs)[1].tolist() == network(*inputs)[1].tolist()
     verdict, detail = lowered(network, samples, backend)

@@ -10,13 +10,9 @@ from torch import nn
 
 from benchmarks.in_turns import create
 from benchmarks.networks import lowered
-from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.evaluation.quantization_error import sqnr_db
-from lowerdeck.quantization.fallback import quantizer_of
-from lowerdeck.steps.calibrate import calibrate
-from lowerdeck.steps.export import export
-from lowerdeck.steps.quantize import quantize
 from tests.marks import quick_first
+from tests.networks import quantized_network
 
 _Limit = Callable[["Limited", torch.Tensor], torch.Tensor]
 
@@ -64,11 +60,7 @@ def samples() -> list[tuple[torch.Tensor, ...]]:
 def test_what_has_no_limit_keeps_its_values(name: str, target: str) -> None:
     """-256 in place of infinity left -2 to 4 dB on an Ethos-U, and other targets refused the models."""
     network, backend = Limited(LIMITS[name]).eval(), create(target)
-    observing, converting = (quantizer_of(backend, QuantizationScheme(name="int8")) for _ in range(2))
-    assert observing is not None
-    assert converting is not None
-    state = calibrate(export(network, [[1, 8]]), observing, samples(), 8)
-    module = quantize(export(network, [[1, 8]]), converting, state)[0].module(check_guards=False)
+    module = quantized_network(network, backend, samples()).module(check_guards=False)
     wanted, found = (torch.stack([each(*sample) for sample in samples()]) for each in (network, module))
     assert sqnr_db(float(wanted.square().sum()), float((wanted - found).square().sum())) > 30
 

@@ -10,12 +10,8 @@ from torch import nn
 
 from benchmarks.in_turns import create
 from benchmarks.networks import lowered
-from lowerdeck.contracts.quantization import QuantizationScheme
-from lowerdeck.quantization.annotation import scheme_quantizer
-from lowerdeck.steps.calibrate import calibrate
-from lowerdeck.steps.export import export
-from lowerdeck.steps.quantize import quantize
 from tests.marks import quick_first
+from tests.networks import quantized_network
 
 _Function = Callable[[torch.Tensor], torch.Tensor]
 _Samples = list[tuple[torch.Tensor, ...]]
@@ -77,16 +73,7 @@ def _network(function: _Function, samples: _Samples) -> nn.Module:
 
 def _sqnr_db(network: nn.Module, target: str, samples: _Samples) -> float:
     """Of the quantized network relative to what varies in the results of the float one."""
-    backend = create(target)
-    observing, converting = (scheme_quantizer(backend, QuantizationScheme(name="int8")) for _ in range(2))
-    assert observing is not None
-    assert converting is not None
-
-    def exported() -> torch.export.ExportedProgram:
-        return export(network, [SHAPE], (), backend.memory_format)
-
-    state = calibrate(exported(), observing, samples, len(samples))
-    quantized = quantize(exported(), converting, state)[0].module(check_guards=False)
+    quantized = quantized_network(network, create(target), samples).module(check_guards=False)
     expected = torch.cat([network(*inputs) for inputs in samples])
     noise = torch.cat([torch.as_tensor(quantized(*inputs)) for inputs in samples]) - expected
     return float(10 * torch.log10((expected - expected.mean()).square().sum() / noise.square().sum()))

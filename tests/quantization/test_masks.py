@@ -13,15 +13,12 @@ from torch.nn import functional as F
 from benchmarks.in_turns import create
 from benchmarks.networks import lowered
 from lowerdeck.contracts.errors import LowerdeckError
-from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.contracts.samples import Sample
 from lowerdeck.evaluation.layerwise_sqnr import compare_layers
 from lowerdeck.evaluation.quantization_error import IDENTICAL_DB, sqnr_db
-from lowerdeck.quantization.fallback import quantizer_of
-from lowerdeck.steps.calibrate import calibrate
 from lowerdeck.steps.export import export
-from lowerdeck.steps.quantize import quantize
 from tests.marks import quick_first
+from tests.networks import quantized_network
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -60,12 +57,7 @@ def samples() -> list[tuple[torch.Tensor, ...]]:
 
 
 def quantized(network: nn.Module, target: str) -> ExportedProgram:
-    backend = create(target)
-    observing, converting = (quantizer_of(backend, QuantizationScheme(name="int8")) for _ in range(2))
-    assert observing is not None
-    assert converting is not None
-    state = calibrate(export(network, [SHAPE]), observing, samples(), 8)
-    return quantize(export(network, [SHAPE]), converting, state)[0]
+    return quantized_network(network, create(target), samples())
 
 
 def outputs(program: ExportedProgram, given: Sequence[tuple[torch.Tensor, ...]] = ()) -> torch.Tensor:
@@ -162,11 +154,7 @@ def test_a_mask_of_an_input_leaves_the_scores_their_steps(kind: str, target: str
     -1e9 times booleans, subtracted or scaled, left 0 to 5 dB."""
     network, backend = Padded(kind).eval(), create(target)
     given = [(x, (torch.arange(8) >= 3 + index % 6)[None]) for index, (x,) in enumerate(samples())]
-    observing, converting = (quantizer_of(backend, QuantizationScheme(name="int8")) for _ in range(2))
-    assert observing is not None
-    assert converting is not None
-    exported = [export(network, [SHAPE, [1, 8]], input_dtypes=["float32", "bool"]) for _ in range(2)]
-    program = quantize(exported[1], converting, calibrate(exported[0], observing, given, 8))[0]
+    program = quantized_network(network, backend, given)
     wanted, found = torch.stack([network(*sample) for sample in given]), outputs(program, given)
     assert sqnr_db(float(wanted.square().sum()), float((wanted - found).square().sum())) > 25
 

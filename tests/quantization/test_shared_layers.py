@@ -19,9 +19,9 @@ from lowerdeck.quantization.fallback import quantizer_of
 from lowerdeck.steps.calibrate import calibrate
 from lowerdeck.steps.export import export
 from lowerdeck.steps.partition import partition
-from lowerdeck.steps.quantize import quantize
 from tests.compat.replacements import without
 from tests.marks import quick_first
+from tests.networks import quantized_network
 
 TARGETS = ("neutron_imxrt700", "xnnpack_cpu", "ethos_u55_128", "cortex_m55")
 
@@ -161,15 +161,7 @@ def test_the_quantized_program_computes_what_the_model_does(name: str, target: s
     make, shape = NETWORKS[name]
     network, samples = make().eval(), [(torch.randn(shape),) for _ in range(8)]
     backend = create(target)
-
-    def exported() -> torch.export.ExportedProgram:
-        return export(network, [list(shape)], (), backend.memory_format)
-
-    observing, converting = (quantizer_of(backend, QuantizationScheme(name="int8")) for _ in range(2))
-    assert observing is not None
-    assert converting is not None
-    state = calibrate(exported(), observing, samples, len(samples))
-    quantized = quantize(exported(), converting, state)[0].module()
+    quantized = quantized_network(network, backend, samples).module()
     for sample in samples:
         expected = network(*sample)
         assert (quantized(*sample) - expected).abs().max() < 0.08 * expected.abs().max()
@@ -180,12 +172,7 @@ def test_the_quantized_program_computes_what_the_model_does(name: str, target: s
 def test_ethos_u_delegates_transposed_convolutions_with_groups(groups: int, scheme: str) -> None:
     torch.manual_seed(0)
     backend, network = create("ethos_u85_256"), nn.ConvTranspose2d(8, 8, 2, 2, groups=groups).eval()
-    observing, converting = (quantizer_of(backend, QuantizationScheme(name=scheme)) for _ in range(2))
-    assert observing is not None
-    assert converting is not None
-    exported = [export(network, [list(IMAGE)], (), backend.memory_format) for _ in range(2)]
-    state = calibrate(exported[0], observing, [(torch.randn(IMAGE),)], 1)
-    plan = partition(quantize(exported[1], converting, state)[0], backend).plan
+    plan = partition(quantized_network(network, backend, [(torch.randn(IMAGE),)], scheme), backend).plan
     assert all(node.partition for node in plan.nodes if node.compute)
 
 
@@ -256,12 +243,7 @@ SHARING: dict[str, Callable[[], nn.Module]] = {
 def test_a_factor_behind_one_call_of_a_layer_is_not_one_of_the_others(name: str) -> None:
     torch.manual_seed(0)
     network, samples = SHARING[name](), [(torch.randn(IMAGE),) for _ in range(4)]
-    exported = [export(network, [list(IMAGE)]) for _ in range(2)]
-    observing, converting = (create("ethos_u55_128").quantizer(QuantizationScheme(name="int8")) for _ in range(2))
-    assert observing is not None
-    assert converting is not None
-    state = calibrate(exported[0], observing, samples, len(samples))
-    quantized = quantize(exported[1], converting, state)[0].module(check_guards=False)
+    quantized = quantized_network(network, create("ethos_u55_128"), samples).module(check_guards=False)
     for sample in samples:
         expected = network(*sample)
         assert (quantized(*sample) - expected).abs().max() < 0.03 * expected.abs().max()

@@ -406,7 +406,7 @@ def sqnr_of_training(
     return sqnr_db(signal, sum(float((wanted - found).square().sum()) for wanted, found in pairs))
 
 
-@pytest.mark.parametrize("target", ["ethos_u55_128", "neutron_imxrt700", "xnnpack_cpu"])
+@pytest.mark.parametrize("target", quick_first(["ethos_u55_128", "neutron_imxrt700", "xnnpack_cpu"]))
 def test_integers_and_float64_are_left_alone_in_training_too(target: str) -> None:
     """Indices were rounded to 8 bits, float64 ended in a RuntimeError of PyTorch, and so did an integer constant."""
     assert sqnr_of_training(target, Rows(), Drawn(lambda: (torch.randint(0, 790, (1, 5)),))) > 25.0
@@ -460,7 +460,7 @@ class Computed(nn.Module):
         return F.linear(x, self.weights(x).view(3, 8))
 
 
-@pytest.mark.parametrize(("network", "shape"), [(Padded, (1, 3, 8, 8)), (Computed, (1, 8))])
+@pytest.mark.parametrize(("network", "shape"), quick_first([(Padded, (1, 3, 8, 8)), (Computed, (1, 8))]))
 def test_xnnpack_is_annotated_for_training_as_for_calibration(
     network: Callable[[], nn.Module], shape: tuple[int, ...]
 ) -> None:
@@ -476,7 +476,7 @@ def test_xnnpack_is_annotated_for_training_as_for_calibration(
     assert sqnr_of_training("xnnpack_cpu", network(), split) > 25.0
 
 
-@pytest.mark.parametrize("target", ["neutron_imxrt700", "xnnpack_cpu"])
+@pytest.mark.parametrize("target", quick_first(["neutron_imxrt700", "xnnpack_cpu"]))
 def test_a_model_that_computes_weights_of_convolutions_is_trained(target: str) -> None:
     """On Neutron, these have one scale a channel, for which torchao has no histogram."""
     assert sqnr_of_training(target, Reshaped(), Drawn(lambda: (torch.randn(1, 3, 8, 8), torch.randn(1, 8)))) > 20.0

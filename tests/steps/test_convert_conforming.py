@@ -297,6 +297,7 @@ def test_a_fault_that_only_the_whole_program_shows_is_found(
     assert largest_error(quantized, found, samples) <= 1.01
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("faulty")
 def test_a_fault_that_only_the_whole_program_shows_may_end_the_build(
     checked: Callable[..., Any], monkeypatch: pytest.MonkeyPatch

@@ -129,6 +129,7 @@ def test_a_layer_of_four_bits_that_is_kept_off_names_the_ways_out(
         convert(read_edge_program(), made.plan, backend, tmp_path)
 
 
+@pytest.mark.slow
 def test_where_only_a_long_run_fails_it_is_split_at_an_end() -> None:
     torch.manual_seed(0)
     verdict, detail = lowered(Spread().eval(), [(torch.randn(1, 3, 8, 8),) for _ in range(8)], create("ethos_u55_128"))

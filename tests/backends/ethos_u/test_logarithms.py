@@ -11,12 +11,8 @@ from torch.nn import functional
 
 from benchmarks.in_turns import create
 from benchmarks.networks import lowered
-from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.evaluation.quantization_error import sqnr_db
-from lowerdeck.quantization.fallback import quantizer_of
-from lowerdeck.steps.calibrate import calibrate
-from lowerdeck.steps.export import export
-from lowerdeck.steps.quantize import quantize
+from tests.networks import quantized_network
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,11 +41,7 @@ def samples() -> list[tuple[Tensor, ...]]:
 def test_unlikely_classes_have_their_scores(scheme: str) -> None:
     """The logarithm of a softmax of 8 bits had -1.5 dB."""
     network, backend = Pixels().eval(), create("ethos_u55_128")
-    observing, converting = (quantizer_of(backend, QuantizationScheme(name=scheme)) for _ in range(2))
-    assert observing is not None
-    assert converting is not None
-    state = calibrate(export(network, [SHAPE]), observing, samples(), 8)
-    module = quantize(export(network, [SHAPE]), converting, state)[0].module(check_guards=False)
+    module = quantized_network(network, backend, samples(), scheme).module(check_guards=False)
     wanted = torch.stack([network(*sample) for sample in samples()])
     found = torch.stack([module(*sample) for sample in samples()])
     assert sqnr_db(float(wanted.square().sum()), float((wanted - found).square().sum())) > 35

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -85,6 +86,7 @@ def test_a_convolution_saturates_in_front_of_a_sum() -> None:
     assert "computes something else" not in detail
 
 
+@pytest.mark.slow
 def test_arm_leads_a_convolution_past_its_range() -> None:
     """If this fails, the replacement is superfluous."""
     torch.manual_seed(3)
