@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from lowerdeck.contracts.plan import DelegationPlan, ReasonCode
 from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.formats.tosa_graph import read_tosa_graph
 from lowerdeck.graph import tracing
+from lowerdeck.runtime.child_processes import RERUN
 from lowerdeck.runtime.exact.twin import ExactTwin
 from lowerdeck.runtime.loading import open_made_program
 from lowerdeck.runtime.tosa_twin import TosaTwin
@@ -92,6 +94,34 @@ def test_a_fault_of_the_exact_executor_is_not_taken_for_one_of_the_backend(
     assert said == []
     assert all(part.worst.max_error <= 1.01 for part in found.partitions)
     assert all(output.excess <= 1 for output in found.outputs)
+
+
+@pytest.mark.parametrize("is_rerun", [True, False])
+def test_litert_executes_while_the_program_is_emitted(
+    is_rerun: bool, lowered: Callable[[str], Lowered], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a crash of LiteRT would end the stage, it executes nothing outside of forks."""
+    executed, is_checking, call = [], threading.Event(), NeutronTwin.__call__
+
+    def counted(twin: NeutronTwin, arguments: Sequence[torch.Tensor]) -> None:
+        executed.append((is_checking.is_set(), twin.description))
+        call(twin, arguments)
+
+    def check(*given: Any) -> PartitionConformance:
+        is_checking.set()
+        return check_partition(*given)
+
+    monkeypatch.setattr(NeutronTwin, "__call__", counted)
+    monkeypatch.setattr(convert_conforming_step, "check_partition", check)
+    monkeypatch.setenv(RERUN, "1" if is_rerun else "")
+    build, said = lowered("neutron_imxrt700"), list[str]()
+    found = convert_conforming(
+        build.edge(), build.plan, build.backend(), build.samples, tmp_path, ConformanceSettings(), said.append
+    )
+    assert (found.unchecked, said, found.converted.program) == ((), [], build.converted.program)
+    assert sorted(executed) == [
+        (not is_rerun, f"LiteRT {name} kernels") for name in ("optimized",) * 3 + ("reference",)
+    ]
 
 
 class Skip(nn.Module):

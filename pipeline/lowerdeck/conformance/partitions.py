@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache, partial
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -132,6 +132,51 @@ def _kernels(part: Subgraph, compiled: Sequence[CompiledPartition]) -> tuple[Res
     return KERNELS[: None if has_kernels else 1]
 
 
+@contextmanager
+def executing_ahead(
+    parts: Sequence[Subgraph], compiled: Sequence[CompiledPartition], twins: SharedTwins, samples: Sequence[Values]
+) -> Iterator[None]:
+    """Meanwhile, execute LiteRT twins on the inputs that `check_partition` tries, which then finds what they computed.
+
+    LiteRT leaves Python to other threads. Only where this process is started again after a crash: elsewhere a partition
+    is tried in a fork first.
+
+    Args:
+        parts: What all partitions replace.
+        compiled: The program's partitions.
+        twins: Their host twins.
+        samples: As for `check_partition`.
+    """
+    if not os.environ.get(RERUN):
+        yield
+        return
+    executed = [part for part in parts if part.is_static and len(_kernels(part, compiled)) > 1]
+
+    def execute(kernels: Resolver) -> None:
+        for part in executed:
+            seen, drawn = _tried(part, samples)
+            inputs, program = [*seen, *drawn], open_alone(part, twins, kernels)
+            for given in inputs if kernels == KERNELS[0] else inputs[_last(drawn)]:
+                program(*given)
+
+    # What fails here fails again in the check. A thread for each set of kernels: one twin serves equal partitions.
+    with ThreadPoolExecutor(max_workers=len(KERNELS)) as meanwhile:
+        for kernels in KERNELS:
+            meanwhile.submit(execute, kernels)
+        yield
+
+
+def _tried(part: Subgraph, samples: Sequence[Values], *, synthetic: bool = True) -> tuple[list[Any], list[Any]]:
+    """Inputs of `part`: those of the samples, and those that reach both ends of their ranges."""
+    seen = [[sample[name] for name in part.sources] for sample in samples]
+    return seen, part.synthetic_inputs(seen, _SEED) if synthetic and part.inputs else []
+
+
+def _last(drawn: Sequence[Any]) -> slice:
+    """Which of the inputs all sets of kernels execute."""
+    return slice(-max(1, len(drawn)), None)
+
+
 def _conformance(
     part: Subgraph,
     compiled: Sequence[CompiledPartition],
@@ -143,12 +188,9 @@ def _conformance(
     """`check_partition`, in this process."""
     programs = {name: open_alone(part, twins, name) for name in _kernels(part, compiled)}
     has_kernels = len(programs) > 1
-    tried = [
-        ([sample[name] for name in part.sources], [sample[node.name] for node in part.outputs]) for sample in samples
-    ]
-    drawn = part.synthetic_inputs([given for given, _ in tried], _SEED) if synthetic and part.inputs else []
-    inputs = [*(given for given, _ in tried), *drawn]
-    last = slice(-max(1, len(drawn)), None)
+    seen, drawn = _tried(part, samples, synthetic=synthetic)
+    inputs, last = [*seen, *drawn], _last(drawn)
+    tried = [(given, [sample[node.name] for node in part.outputs]) for given, sample in zip(seen, samples, strict=True)]
     first, *others = programs.values()
     # The other sets of kernels are slow, and LiteRT leaves Python to other threads. Twins remember what they computed.
     with ThreadPoolExecutor(max_workers=1) as beside:

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 
+_WIDER = {1: torch.int16, 2: torch.int32}
+"""Integers with room for a step more than those of so many bytes; tensors of 64 bits would take twice the time."""
+
+
 class NodeValues:
     """An ATen or edge program that returns the results of some of its nodes.
 
@@ -88,9 +92,9 @@ class NodeValues:
         if node in self._constant:
             self._shared[node] = result
         if self._rounding is not None and _is_quantize(node):
-            limits = torch.iinfo(result.dtype)
-            steps = torch.randint(-1, 2, result.shape, generator=self._rounding)
-            result = (result.to(torch.int64) + steps).clamp(limits.min, limits.max).to(result.dtype)
+            limits, wider = torch.iinfo(result.dtype), _WIDER.get(result.itemsize, torch.int64)
+            steps = torch.randint(-1, 2, result.shape, generator=self._rounding, dtype=torch.int8)
+            result = (result.to(wider) + steps).clamp_(limits.min, limits.max).to(result.dtype)
         return result
 
     def _constants(self) -> Iterator[torch.fx.Node]:

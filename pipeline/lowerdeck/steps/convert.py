@@ -19,7 +19,7 @@ from lowerdeck.compat.fast_graph_passes import fast_graph_passes
 from lowerdeck.conformance.subgraphs import Subgraph, subgraphs
 from lowerdeck.contracts.backends import Backend
 from lowerdeck.contracts.errors import ConversionError
-from lowerdeck.contracts.lowering import CompiledPartition, ProgramTensor
+from lowerdeck.contracts.lowering import CompiledPartition, Lowering, ProgramTensor
 from lowerdeck.contracts.memories import Memory
 from lowerdeck.contracts.plan import CompiledLayer, DelegationPlan, Reason
 from lowerdeck.contracts.runtime_images import definitions_for
@@ -91,6 +91,23 @@ class Converted:
         return total
 
 
+@dataclass(frozen=True, kw_only=True)
+class Compiled:
+    """An edge program with compiled partitions, which `emit` makes a `.pte` of."""
+
+    manager: EdgeProgramManager
+    edge: EdgeProgramManager
+    """The program before."""
+    plan: DelegationPlan
+    backend: Backend
+    workdir: Path
+    lowering: Lowering
+    partitions: Sequence[CompiledPartition]
+    replaced: Sequence[Subgraph]
+    """What the partitions replace, in the program's order."""
+    recorder: Recorder | None
+
+
 def convert(
     manager: EdgeProgramManager,
     plan: DelegationPlan,
@@ -99,7 +116,18 @@ def convert(
     faulty: Mapping[str, Reason] = MappingProxyType({}),
     banks: Sequence[Memory] = (),
 ) -> Converted:
-    """Lower an edge program according to `plan`.
+    """Lower an edge program according to `plan`; for the arguments and errors see `compile_partitions` and `emit`."""
+    return emit(compile_partitions(manager, plan, backend, workdir, faulty), banks)
+
+
+def compile_partitions(
+    manager: EdgeProgramManager,
+    plan: DelegationPlan,
+    backend: Backend,
+    workdir: Path,
+    faulty: Mapping[str, Reason] = MappingProxyType({}),
+) -> Compiled:
+    """Have the backend compile the partitions of an edge program.
 
     Args:
         manager: Edge program from partition.
@@ -107,31 +135,53 @@ def convert(
         backend: The backend that partition used.
         workdir: Empty folder for the converter's files.
         faulty: Nodes that the delegate computes wrongly or does not compile; `plan` keeps them on the CPU.
-        banks: Memories to plan activations into, one arena each, in order of preference; empty for one arena without a
-            bound.
 
     Raises:
         PartitionCompilationError: a partition was not compiled, or would have state as a constant.
         ConverterTimeoutError: the converter exceeded its time limit.
-        ConversionError: ExecuTorch has no kernel for an operator that is not delegated.
-        LowerdeckError: the converter, the partitioner's decisions or their result differ from those in partition, or
-            the program cannot have the integer inputs or outputs that the backend's options require.
+        LowerdeckError: the converter, the partitioner's decisions or their result differ from those in partition.
     """
     verification.check_planned_converter(plan, backend.converter())
     lowering = lowering_of(backend, manager.exported_program())
-    names = io_boundary.input_and_output_names(manager.exported_program())
-    output_scales = io_boundary.output_scales_of(manager.exported_program())
     recorder = Recorder(manager) if lowering.keeps_etrecord else None
-    nodes_by_handle: dict[int, list[str]] = {}
-    for node in manager.exported_program().graph.nodes:
-        if node.op == "call_function" and (handle := node.meta.get("debug_handle")) is not None:
-            nodes_by_handle.setdefault(handle, []).append(node.name)
     partitioner = partition_chain(lowering, verification.check_partitioner_against_plan(plan), faulty=faulty)
     with fast_graph_passes():
         with naming_failed_partition(plan), backend.compiling(workdir) as partitions:
             lowered = manager.to_backend(partitioner)
         verification.check_lowered_program(lowered.exported_program().graph_module, plan)
-        replaced = subgraphs(lowered.exported_program())
+        return Compiled(
+            manager=lowered,
+            edge=manager,
+            plan=plan,
+            backend=backend,
+            workdir=workdir,
+            lowering=lowering,
+            partitions=tuple(map(with_transposes, partitions)),
+            replaced=subgraphs(lowered.exported_program()),
+            recorder=recorder,
+        )
+
+
+def emit(compiled: Compiled, banks: Sequence[Memory] = ()) -> Converted:
+    """Plan the memory of a program and serialize it.
+
+    Args:
+        compiled: Its partitions are compiled; this changes the program.
+        banks: Memories to plan activations into, one arena each, in order of preference; empty for one arena without a
+            bound.
+
+    Raises:
+        ConversionError: ExecuTorch has no kernel for an operator that is not delegated, or `banks` are too small.
+        LowerdeckError: the program cannot have the integer inputs or outputs that the backend's options require.
+    """
+    plan, backend, lowering, partitions = compiled.plan, compiled.backend, compiled.lowering, compiled.partitions
+    edge, lowered = compiled.edge.exported_program(), compiled.manager
+    names, output_scales = io_boundary.input_and_output_names(edge), io_boundary.output_scales_of(edge)
+    nodes_by_handle: dict[int, list[str]] = {}
+    for node in edge.graph.nodes:
+        if node.op == "call_function" and (handle := node.meta.get("debug_handle")) is not None:
+            nodes_by_handle.setdefault(handle, []).append(node.name)
+    with fast_graph_passes():
         if lowering.finish is not None:
             lowered = lowering.finish(lowered)
         lowered, boundary = io_boundary.quantize_io_boundary(lowered, lowering)
@@ -159,13 +209,13 @@ def convert(
         inputs=inputs,
         outputs=outputs,
         output_scales=output_scales,
-        partitions=tuple(map(with_transposes, partitions)),
+        partitions=partitions,
         data_files=_data_files(executorch_program),
-        etrecord=None if recorder is None else recorder.finish(executorch_program),
-        reports=lowering.program_reports(partitions, workdir) if lowering.program_reports else {},
-        replaced=replaced,
+        etrecord=None if compiled.recorder is None else compiled.recorder.finish(executorch_program),
+        reports=lowering.program_reports(partitions, compiled.workdir) if lowering.program_reports else {},
+        replaced=compiled.replaced,
         kernel_definitions=definitions_for(operators, backend.kernel_definitions),
-        instructions=_nodes_of_instructions(executorch_program, nodes_by_handle, replaced),
+        instructions=_nodes_of_instructions(executorch_program, nodes_by_handle, compiled.replaced),
     )
 
 

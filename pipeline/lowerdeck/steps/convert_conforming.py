@@ -28,6 +28,7 @@ from lowerdeck.conformance.partitions import (
     boundary_values,
     check_executes,
     check_partition,
+    executing_ahead,
     shared_twins,
 )
 from lowerdeck.conformance.programs import program_errors
@@ -50,7 +51,7 @@ from lowerdeck.graph.preserved_operators import decompose_faulty
 from lowerdeck.runtime.floats import FloatProgram
 from lowerdeck.runtime.loading import open_with_twins
 from lowerdeck.runtime.shared_twins import SharedTwins
-from lowerdeck.steps.convert import Converted, convert
+from lowerdeck.steps.convert import Converted, compile_partitions, emit
 from lowerdeck.steps.device_faults import described_nodes, deviations, missing_operators, refusal, refused_calls
 from lowerdeck.steps.partition import replan
 
@@ -113,12 +114,12 @@ def convert_conforming(
         workdir: Empty folder for the converter's files.
         settings: What to do about a partition that computes something else.
         report: Shows a line to the user.
-        banks: See `convert`.
+        banks: See `emit`.
 
     Raises:
         ConversionError: a partition computes something else or is not compiled, and `settings` or the means found
             forbid to go on.
-        LowerdeckError: see `convert`.
+        LowerdeckError: see `compile_partitions` and `emit`.
     """
     samples, faulty, accumulating = samples[: settings.num_samples], dict[str, Reason](), set[frozenset[str]]()
     accepted, examined = plan.mismatches, set[frozenset[str]]()
@@ -128,10 +129,11 @@ def convert_conforming(
         folder.mkdir()
         replaced: Sequence[Subgraph] = ()
         try:
-            converted = convert(manager, plan, backend, folder, faulty, banks)
-            replaced = converted.replaced
+            compiled = compile_partitions(manager, plan, backend, folder, faulty)
+            replaced, twins = compiled.replaced, shared_twins(compiled.partitions)
             values = boundary_values(manager.exported_program(), replaced, samples)
-            twins = shared_twins(converted.partitions)
+            with executing_ahead(replaced, compiled.partitions, twins, values):
+                converted = emit(compiled, banks)
             checked, unchecked, failed = _checked(converted, twins, values, report)
         except PartitionCompilationError as error:
             failed = [error, *error.others]
