@@ -106,3 +106,10 @@ def test_scores_beyond_the_classes_of_the_dataset_are_named(capsys: pytest.Captu
     )
     check_class_names(dataset("ant", "cat", "dog"), task("classification"), 3)
     assert capsys.readouterr().out == ""
+
+
+def test_names_that_several_classes_have_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """ImageNet's were refused."""
+    save_file({"weight": torch.ones(1)}, "weights.safetensors")
+    check_class_names(dataset(*WEIGHTS), task("classification"), 5)
+    assert "several classes have the names crane; they are shown by their numbers" in capsys.readouterr().out

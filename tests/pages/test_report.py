@@ -457,7 +457,7 @@ class TestMetrics:
         confusion = read_confusion(paths.CONFUSION)
         assert confusion is not None
         assert confusion.labels == ("2", "9", "10")
-        assert confusion.counts == ((0, 0, 1), (0, 1, 0), (0, 1, 0))
+        assert confusion.counts == [[0, 0, 1], [0, 1, 0], [0, 1, 0]]
 
     def test_the_matrix_is_of_the_most_real_program(self) -> None:
         assert "quantized" in summary.confusion_title({"delegated_accuracy": "not measured"})

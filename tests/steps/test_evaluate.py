@@ -183,7 +183,7 @@ class TestCheckTask:
         program = export(small_network(), [[1, 3, 32, 32]])  # ten classes
         split = Images([0])
         assert check_task(program, Data(split, num_classes=10), CLASSIFICATION) == 10
-        with pytest.raises(LowerdeckError, match="a sample has the class 10 and the model 10 outputs"):
+        with pytest.raises(LowerdeckError, match=r"the dataset has 11 classes and the model 10 outputs.*class_names"):
             check_task(program, Data(split, num_classes=11), CLASSIFICATION)
 
     def test_outputs_that_are_no_scores_are_refused_and_fidelity_takes_them(self) -> None:

@@ -90,8 +90,13 @@ class Confusion:
 
     labels: tuple[str, ...]
     """Classes that occur as actual or predicted ones, in ascending order."""
-    counts: tuple[tuple[int, ...], ...]
-    """[actual][predicted], both in the order of `labels`."""
+    pairs: Mapping[tuple[str, str], int]
+    """(actual, predicted) -> number of samples; pairs of which there are none may be left out."""
+
+    @property
+    def counts(self) -> list[list[int]]:
+        """[actual][predicted], both in the order of `labels`; for few classes."""
+        return [[self.pairs.get((actual, predicted), 0) for predicted in self.labels] for actual in self.labels]
 
 
 def read_confusion(path: Path) -> Confusion | None:
@@ -104,8 +109,7 @@ def read_confusion(path: Path) -> Confusion | None:
     if not pairs:
         return None
     labels = sorted({label for pair in pairs for label in pair}, key=_numbers_first)
-    counts = tuple(tuple(pairs[actual, predicted] for predicted in labels) for actual in labels)
-    return Confusion(labels=tuple(labels), counts=counts)
+    return Confusion(labels=tuple(labels), pairs=pairs)
 
 
 @dataclass(frozen=True, kw_only=True)

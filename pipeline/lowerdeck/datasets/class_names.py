@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,7 +14,7 @@ def read(path: str | None) -> tuple[str, ...]:
     """The names in a file; none without a file.
 
     Raises:
-        LowerdeckError: the file is missing, is no text, or has a name twice.
+        LowerdeckError: the file is missing or is no text.
     """
     if path is None:
         return ()
@@ -27,15 +28,12 @@ def read(path: str | None) -> tuple[str, ...]:
         raise LowerdeckError(
             f"dataset.options.class_names is {path!r}, which cannot be read as text: {error}; write one name a line"
         ) from error
-    names = tuple(line.strip() for line in text.splitlines() if line.strip())
-    if twice := repeated(names):
-        raise LowerdeckError(f"{path} has the classes {', '.join(twice)} twice; every line must be another name")
-    return names
+    return tuple(line.strip() for line in text.splitlines() if line.strip())
 
 
 def repeated(names: Sequence[str]) -> list[str]:
     """Up to three of `names` that are there more than once, sorted: a label would mean the first of them."""
-    return sorted({name for name in names if names.count(name) > 1})[:3]
+    return sorted(name for name, count in Counter(names).items() if count > 1)[:3]
 
 
 def files(path: str | None) -> dict[str, Path]:

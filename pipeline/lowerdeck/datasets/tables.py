@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -116,7 +117,7 @@ def _csv(path: Path, columns: Sequence[str]) -> tuple[Sequence[str], Sequence[Ma
     except OSError as error:
         raise LowerdeckError(f"{path} cannot be read as CSV: {error}; correct dataset.options") from error
     names, found = _parsed(path, lines)
-    if twice := sorted({name for name in names if name and names.count(name) > 1}):
+    if twice := sorted(name for name, count in Counter(names).items() if name and count > 1):
         raise LowerdeckError(f"{path} has several columns of one name: {', '.join(twice)}; rename all but one")
     surplus = [(place(fields, row), fields[None]) for row, fields in enumerate(found) if None in fields]
     raise_faults(path, [

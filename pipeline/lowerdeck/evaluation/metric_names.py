@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from lowerdeck.registry.components import similar
@@ -91,13 +92,14 @@ def near_of_build(name: str, metrics: Sequence[str]) -> list[str]:
 
 def class_labels(names: Sequence[str]) -> Callable[[int], str]:
     """Class index -> its name, or its number where it has no name of its own; NO_CLASS for -1 and for no other."""
+    counts = Counter(names)
 
     def label(index: int) -> str:
         if index < 0:
             return NO_CLASS
         own = names[index] if index < len(names) else None
-        if own is not None and own != NO_CLASS and names.count(own) == 1:
+        if own is not None and own != NO_CLASS and counts[own] == 1:
             return own
-        return f"class {index}" if own == NO_CLASS or str(index) in names else str(index)
+        return f"class {index}" if own == NO_CLASS or str(index) in counts else str(index)
 
     return label

@@ -129,13 +129,7 @@ def _mistakes(confusion: Confusion) -> Counter[tuple[str, str]] | None:
     """(actual, predicted) class -> number of mistakes; None if the matrix is shown."""
     if len(confusion.labels) <= MAX_MATRIX_CLASSES:
         return None
-    mistakes = {
-        (actual, predicted): count
-        for actual, counts in zip(confusion.labels, confusion.counts, strict=True)
-        for predicted, count in zip(confusion.labels, counts, strict=True)
-        if actual != predicted and count
-    }
-    return Counter(mistakes)
+    return Counter({pair: count for pair, count in confusion.pairs.items() if pair[0] != pair[1]})
 
 
 def _classes(build: Build) -> list[tuple[str | int, ...]]:

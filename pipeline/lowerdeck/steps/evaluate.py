@@ -243,11 +243,17 @@ def check_task(program: ExportedProgram, dataset: Dataset, task: ChosenTask) -> 
     (sample,) = evaluate({"float": torch_program(program)}, [0], dataset, with_inputs=task.needs_inputs)
     specs = tuple(OutputSpec(name=name) for name in output_names(program))
     _check_targets(split, dataset, task, specs, sample)
-    highest = dataset.num_classes - 1 if dataset.num_classes and isinstance(sample.target, int) else sample.target
     records = RecordsBuilder(task, specs, 1)
-    records.add(0, sample.values, highest, sample.inputs)
-    num_scores = records.finish().task.get("float", {}).get("num_scores")
-    return None if num_scores is None else int(num_scores[0])
+    records.add(0, sample.values, sample.target, sample.inputs)
+    found = records.finish().task.get("float", {}).get("num_scores")
+    num_scores = None if found is None else int(found[0])
+    if isinstance(sample.target, int) and num_scores is not None and num_scores < (dataset.num_classes or 0):
+        raise LowerdeckError(
+            f"the dataset has {dataset.num_classes} classes and the model {num_scores} outputs; choose a dataset that "
+            "fits the model, set the model's number of classes, or correct that of the dataset (dataset.options: "
+            "num_classes, classes or class_names, where it has one of them)"
+        )
+    return num_scores
 
 
 def _check_targets(

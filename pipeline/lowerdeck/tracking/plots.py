@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 _MAX_ANNOTATED = 20
 """Most classes with numbers in the matrix; with more, they would overlap."""
+_MAX_ROWS = 1000
+"""Of the matrix, more than its picture has pixels: each is several classes where there are more."""
 _MAX_BARS = 60
 _NAME_POINTS = 8
 _NAME_WIDTH = 0.602 * _NAME_POINTS / 72
@@ -23,22 +25,27 @@ _NAME_WIDTH = 0.602 * _NAME_POINTS / 72
 
 def confusion_png(confusion: Confusion, title: str) -> bytes:
     """The confusion matrix as a picture, shaded by shares of the actual class."""
+    import numpy as np
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 6), layout="constrained")
     axes = figure.add_subplot()
-    shares = [[count / max(1, sum(row)) for count in row] for row in confusion.counts]
-    image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    number = len(confusion.labels)
+    together = -(-number // _MAX_ROWS)
+    indices = {label: index // together for index, label in enumerate(confusion.labels)}
+    counts = np.zeros([-(-number // together)] * 2)
+    for (actual, predicted), count in confusion.pairs.items():
+        counts[indices[actual], indices[predicted]] += count
+    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    end = len(counts) * together - 0.5
+    image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1, extent=(-0.5, end, end, -0.5))
     axes.set(title=title, xlabel="predicted", ylabel="actual")
-    if len(confusion.labels) <= _MAX_ANNOTATED:
-        positions = range(len(confusion.labels))
-        axes.set_xticks(positions, confusion.labels)
-        axes.set_yticks(positions, confusion.labels)
-        for row in positions:
-            for column in positions:
-                if count := confusion.counts[row][column]:
-                    color = "white" if shares[row][column] > 0.5 else "black"
-                    axes.text(column, row, str(count), ha="center", va="center", color=color)
+    if number <= _MAX_ANNOTATED:
+        axes.set_xticks(range(number), confusion.labels)
+        axes.set_yticks(range(number), confusion.labels)
+        for row, column in np.argwhere(counts):
+            color = "white" if shares[row, column] > 0.5 else "black"
+            axes.text(column, row, str(int(counts[row, column])), ha="center", va="center", color=color)
     figure.colorbar(image, label="share of the actual class")
     return _png(figure)
 

@@ -36,6 +36,7 @@ def check_class_names(dataset: Dataset, task: ChosenTask, num_scores: int | None
     """
     from lowerdeck.config.schema import DatasetConfig
     from lowerdeck.contracts.samples import class_names
+    from lowerdeck.datasets.class_names import repeated
 
     given, known = class_names(dataset), _of_weights(dataset)
     if "boxes" in task.task.TARGETS:
@@ -48,7 +49,8 @@ def check_class_names(dataset: Dataset, task: ChosenTask, num_scores: int | None
             )
         return
     # ImageNet has two classes `crane`, so that a name may have several indices.
-    moved = [name for index, name in enumerate(given) if name in known and known[index : index + 1] != (name,)]
+    named = frozenset(known)
+    moved = [name for index, name in enumerate(given) if name in named and known[index : index + 1] != (name,)]
     if moved:
         found = (
             f"{moved[0]!r} is class {given.index(moved[0])} of the dataset and output {known.index(moved[0])} of the "
@@ -71,6 +73,8 @@ def check_class_names(dataset: Dataset, task: ChosenTask, num_scores: int | None
             "write the name of every class in a line, in the order of the model's scores, the background too if it has "
             "a score"
         )
+    if not known and (twice := repeated(given)):
+        print(f"export: warning: several classes have the names {', '.join(twice)}; they are shown by their numbers")
     if given and num_scores is not None and num_scores > len(given) and not known:
         print(
             f"export: warning: the dataset names {len(given)} classes and the model returns {num_scores} scores; class "
