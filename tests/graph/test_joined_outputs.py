@@ -253,3 +253,8 @@ def test_a_join_that_only_a_comparison_reads_in_8_bits_is_not_named() -> None:
         return torch.where(found[:, 4:5] > 0.5, found, torch.zeros_like(found))
 
     assert _lost(Head(decode), "ethos_u55_128") is None
+
+
+def test_what_starts_as_an_empty_tensor_is_compared_part_by_part() -> None:
+    """`torch.cat` takes a tensor of shape [0] beside any other."""
+    assert _lost(Head(lambda y: torch.cat([torch.tensor([]), y, y * 2], 1)), "xnnpack_cpu") is None

@@ -102,11 +102,17 @@ def joined_parts(program: ExportedProgram) -> dict[Node, list[tuple[int, slice]]
             continue
         value = node.meta["val"]
         dim = (node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)) % value.dim()
-        sizes = [each.meta["val"].shape[dim] if operator_of(node) in CONCATENATING else 1 for each in tensors]
+        is_stack = operator_of(node) not in CONCATENATING
+        sizes = [1 if is_stack else _size(each.meta["val"], value.dim(), dim) for each in tensors]
         if all(isinstance(size, int) for size in sizes):
             ends = list(itertools.accumulate(sizes, initial=0))
             found[node] = [(dim, slice(*each)) for each in itertools.pairwise(ends)]
     return found
+
+
+def _size(tensor: torch.Tensor, dims: int, dim: int) -> int:
+    """Of a tensor in a concatenation, which may be of shape [0] beside others of any."""
+    return tensor.shape[dim] if tensor.dim() == dims else 0
 
 
 def _apart(graph: Graph, known: Mapping[Node, Quantity]) -> set[Node]:
