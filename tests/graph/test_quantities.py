@@ -100,6 +100,10 @@ def test_a_batch_norm_has_units_of_its_statistics() -> None:
         (Units(10, 10, 20, 1013), True),
         (Units(100, 100, 20, 1013), False),
         (Units(50, 50, 1013, 1013), False),
+        (Units(10, 10, 1013, 1013), True),
+        (Units(10, 10, -1013, -1013), True),
+        (Units(1, 1, 124, 124), False),
+        (Units(1, 1, 293, 293), True),
     ],
 )
 def test_units_are_unlike_if_the_least_would_have_too_few_steps(units: Units, are_unlike: bool) -> None:

@@ -86,6 +86,10 @@ def test_unlike_quantities_are_found_with_the_input(name: str) -> None:
     assert len(marked) > 1
 
 
+def test_one_quantity_far_from_zero_is_found() -> None:
+    assert _marked(lambda x: ((x - 1013) / 10) @ torch.ones(4, 2), [2, 4])[0] == "x"
+
+
 def _colours(mean: list[float], deviation: list[float]) -> Callable[[Tensor], Tensor]:
     return lambda x: (x - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(deviation).view(3, 1, 1)
 
@@ -94,6 +98,8 @@ ALIKE: dict[str, Callable[[Tensor], Tensor]] = {
     "of ImageNet": _colours([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
     "of ImageNet, in bytes": _colours([123.675, 116.28, 103.53], [58.395, 57.12, 57.375]),
     "of Caffe": _colours([103.939, 116.779, 123.68], [1.0, 1.0, 1.0]),
+    "of Caffe, from shares": lambda x: x * 255 - torch.tensor([103.939, 116.779, 123.68]).view(3, 1, 1),
+    "in degrees": lambda x: (x - 20) / 5,
     "equal constants": lambda x: (x - 1013) / 255,
     "a batch norm of colours": lambda x: nn.functional.batch_norm(
         x, torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.05, 0.05, 0.05])

@@ -67,6 +67,8 @@ _WIDTH = 6.0
 """Of the range of a quantity, in units: three standard deviations on each side."""
 _MOST_WIDTHS = 8
 """A range of as many widths of its least quantity leaves this one less than 5 of 8 bits, some 25 dB."""
+_OF_BYTES = (1.0, 1 / 255)
+"""Units in which the mean of an image's colours may be up to 255, without a factor that says how wide they are."""
 
 
 class Units(NamedTuple):
@@ -86,13 +88,21 @@ class Units(NamedTuple):
 
     @property
     def are_spread(self) -> bool:
-        """Whether they differ at all."""
-        return self.lowest < self.highest or self.least < self.largest
+        """Whether a step with them makes more of a tensor than a multiple."""
+        return bool(self.lowest or self.highest) or self.least < self.largest
 
     @property
     def are_unlike(self) -> bool:
-        """Whether one scale of 8 bits for all is too coarse for the least."""
-        return self.highest - self.lowest + _WIDTH * self.largest > _MOST_WIDTHS * _WIDTH * self.least
+        """Whether one scale of 8 bits for all, and for the zero that every scale has, is too coarse for the least."""
+        low, high = self.lowest - _WIDTH / 2 * self.largest, self.highest + _WIDTH / 2 * self.largest
+        if not self._may_be_of_bytes:
+            low, high = min(low, 0.0), max(high, 0.0)
+        return high - low > _MOST_WIDTHS * _WIDTH * self.least
+
+    @property
+    def _may_be_of_bytes(self) -> bool:
+        is_unit = self.least == self.largest and any(math.isclose(self.least, each, rel_tol=1e-5) for each in _OF_BYTES)
+        return is_unit and self.lowest >= 0 and self.highest <= 255 * self.least * (1 + 1e-5)
 
 
 class Step(NamedTuple):
