@@ -177,6 +177,15 @@ UNLIKE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "of a batch norm": lambda x, _: nn.functional.batch_norm(
         x.relu() @ WEIGHTS, torch.zeros(3), torch.tensor([1e-4, 1.0, 4.0])
     ),
+    "far from zero": lambda x, _: (x @ WEIGHTS) * 10 + 1013,
+    "far from zero, turned": lambda x, _: 1000 - x @ WEIGHTS,
+    "in kelvin": lambda x, _: ((x @ WEIGHTS) * 5 + 293).relu(),
+    "beside what is left out": lambda _, y: torch.where(y.sigmoid() > 0.5, y.sigmoid(), -999.0),
+    "filled where they are left out": lambda _, y: y.softmax(1).masked_fill(y < 0, -100.0),
+    "beside what is left out, of a tensor": lambda x, y: torch.where(
+        y > 0, x @ torch.ones(6, 6), torch.full_like(y, 500.0)
+    ),
+    "padded far from them": lambda _, y: nn.functional.pad(y.sigmoid(), (1, 1), value=-1000.0),
     "whose parts are read": lambda x, y: torch.cat([x, y.tanh()], 1)[:, :3].exp(),
 }
 ALIKE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -192,7 +201,13 @@ ALIKE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "multiples": lambda x, y: torch.cat([x, y.sigmoid() * 640], 1),
     "reciprocals": lambda x, y: torch.cat([x, 1 / y.tanh()], 1),
     "roots": lambda x, y: torch.cat([x, (y.sigmoid() * 4).sqrt()], 1),
-    "scaled alike": lambda x, _: (x @ WEIGHTS) * 10 + 1013,
+    "scaled alike": lambda x, _: (x @ WEIGHTS) * 100 + 1013,
+    "in degrees": lambda x, _: (x @ WEIGHTS) * 10 + 20,
+    "of bytes": lambda x, _: ((x @ WEIGHTS) + 127.5) / 255,
+    "beside -1": lambda _, y: torch.where(y.sigmoid() > 0.5, y.sigmoid(), -1.0),
+    "beside a mask": lambda x, _: torch.where(x > 0, x @ torch.ones(6, 6), -1e9),
+    "beside what may be as far": lambda x, _: torch.where(x > 0, x, -999.0),
+    "that a layer reads beside a constant": lambda _, y: torch.where(y > 0, y.sigmoid(), -999.0) @ WEIGHTS,
     "scaled almost alike": lambda x, _: (
         (x @ WEIGHTS) * torch.tensor([0.229, 0.224, 0.225]) + torch.tensor([0.485, 0.456, 0.406])
     ),
@@ -253,6 +268,29 @@ def test_a_join_that_only_a_comparison_reads_in_8_bits_is_not_named() -> None:
         return torch.where(found[:, 4:5] > 0.5, found, torch.zeros_like(found))
 
     assert _lost(Head(decode), "ethos_u55_128") is None
+
+
+FAR: dict[str, Callable[[Tensor], Tensor]] = {
+    "pressure": lambda y: y.mean((2, 3)) * 10 + 1013,
+    "what is left out": lambda y: (lambda p: torch.where(p > 0.5, p, -999.0))((4 * y.mean((2, 3))).sigmoid()),
+}
+
+
+@pytest.mark.parametrize("target", quick_first(TARGETS))
+@pytest.mark.parametrize("name", FAR)
+def test_a_quantity_keeps_its_precision_far_from_zero_and_beside_constants(name: str, target: str) -> None:
+    network = Head(FAR[name]).eval()
+    generator = torch.Generator().manual_seed(0)
+    samples = [(torch.randn(SHAPE, generator=generator) * 2,) for _ in range(8)]
+    quantized = quantized_network(network, create(target), samples).module(check_guards=False)
+
+    expected = torch.cat([network(*inputs) for inputs in samples]).detach()
+    actual = torch.cat([quantized(*inputs) for inputs in samples])
+    kept = (expected > 0) & (actual > 0)
+    assert kept.float().mean() > 0.2
+    expected, actual = expected[kept], actual[kept]
+    signal, noise = (expected - expected.mean()).square().sum(), (expected - actual).square().sum()
+    assert sqnr_db(float(signal), float(noise)) > 20
 
 
 def test_what_starts_as_an_empty_tensor_is_compared_part_by_part() -> None:

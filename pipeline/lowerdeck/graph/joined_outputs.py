@@ -17,6 +17,7 @@ from lowerdeck.graph.quantities import (
     MOVING,
     READING_SHAPES,
     SEPARATING,
+    is_beside_far_constant,
     is_elementwise,
     is_sum_of_padded,
     known_values,
@@ -83,6 +84,8 @@ def mark_replacements(graph: Graph, names: set[str], readers: Mapping[str, set[s
 
 def _makes_unlike(node: Node, known: Mapping[Node, Quantity], values: Values) -> bool:
     """Whether a node joins unlike quantities, or makes them unlike."""
+    if is_beside_far_constant(node, known, values):
+        return True
     step, quantity = step_of(node, values), known[node]
     if packet_of(node) is _aten.batch_norm and step and packet_of(step.source) in _CONVOLUTIONS:
         return False  # quantizers fold it

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch.utils._pytree import tree_leaves
 
-from lowerdeck.graph.masked_scores import CONVERTING, HANDING_ON, packet_of, stored_tensors
+from lowerdeck.graph.masked_scores import CONVERTING, FULL, HANDING_ON, MASKED, packet_of, stored_tensors
 from lowerdeck.graph.masks import computed, constants
 from lowerdeck.graph.retracing import arguments_of
 
@@ -32,7 +32,7 @@ JOINING: dict[Any, tuple[int, ...]] = {
     **dict.fromkeys((*CONCATENATING, *_STACKING), (0,)),
     **dict.fromkeys((_aten.slice_scatter, _aten.select_scatter), (0, 1)),
     **dict.fromkeys((_aten.index_put, _aten.masked_scatter, _aten.masked_fill), (0, 2)),
-    **dict.fromkeys((_aten.index_copy, _aten.scatter), (0, 3)),
+    **dict.fromkeys((_aten.index_copy, _aten.index_fill, _aten.scatter), (0, 3)),
     _aten.where: (1, 2),
 }
 """Operators that put tensors beside each other, with the arguments that have these."""
@@ -233,6 +233,33 @@ def is_sum_of_padded(node: Node) -> bool:
     """Whether a node puts two tensors beside each other by adding zeros to each."""
     read = node.all_input_nodes
     return packet_of(node) is _aten.add and len(read) == 2 and all(packet_of(each) in _PADDING for each in read)
+
+
+def is_beside_far_constant(node: Node, known: Mapping[Node, Quantity], values: Values) -> bool:
+    """Whether a node puts numbers beside a constant so far from them, as -999 for what is left out, that they are lost.
+
+    Numbers of masks, which are larger, stay in float by themselves (mask_numbers.py).
+    """
+    is_padding = packet_of(node) in _PADDING
+    if not is_padding and operator_of(node) not in JOINING:
+        return False
+    joined = [*handed_on(node), arguments_of(node)["value"] if is_padding else None]
+    sources = [known[each] for each in joined if isinstance(each, torch.fx.Node) and known[each].kinds]
+    widths = [each.bounds[1] - each.bounds[0] for each in sources]
+    widths += [_WIDTH * each.units.least for each in sources if each.units is not None]
+    numbers = [number for each in joined for number in _ends_of_constant(each, known, values)]
+    numbers = [0.0, *(each for each in numbers if abs(each) < -MASKED)]
+    least = min((each for each in widths if each > 0), default=math.inf)
+    return max(numbers) - min(numbers) > _MOST_WIDTHS * least
+
+
+def _ends_of_constant(argument: Any, known: Mapping[Node, Quantity], values: Values) -> Interval | tuple[()]:
+    """The least and the largest number of a constant, nothing of anything else."""
+    if isinstance(argument, torch.fx.Node) and packet_of(argument) in FULL:
+        argument = argument.args[FULL[packet_of(argument)]]
+    if argument is None or (isinstance(argument, torch.fx.Node) and known[argument].kinds):
+        return ()
+    return _bounds_of(argument, known, values)
 
 
 def operator_of(node: Node) -> Any:
