@@ -296,12 +296,30 @@ def test_the_switch_does_without_a_server(host: Host) -> None:
     assert host.run(host.module("unused", "pass"), LOWERDECK_PRELOAD="0")[0] == NO_SERVER
 
 
-@pytest.mark.parametrize("variable", sorted({*fixed_environment(), "OMP_NUM_THREADS", "LD_PRELOAD"}))
+@pytest.mark.parametrize("variable", sorted({*fixed_environment(), "OMP_NUM_THREADS", "LD_PRELOAD", "TZ"}))
 def test_a_server_serves_no_client_whose_libraries_would_behave_otherwise(host: Host, variable: str) -> None:
     host.serve()
     name = host.module("unused", "pass")
     assert host.run(name)[0] == 0
     assert host.run(name, **{variable: "" if variable == "LD_PRELOAD" else "7"})[0] == NO_SERVER
+
+
+@pytest.mark.parametrize(
+    "wrapper",
+    [
+        f"taskset -c {min(os.sched_getaffinity(0))}" if len(os.sched_getaffinity(0)) > 1 else "chrt -b 0",
+        "nice -n 10",
+        "prlimit --nofile=200",
+        "prlimit --as=8000000000:",
+    ],
+)
+def test_a_server_serves_no_client_with_other_processors_limits_or_priority(host: Host, wrapper: str) -> None:
+    """A fork has those of the server, whoever asks for it, and cannot raise them again."""
+    host.serve()
+    name = host.module("unused", "pass")
+    command = [*wrapper.split(), sys.executable, "-c", CLIENT, name]
+    done = subprocess.run(command, cwd=host.work, env=host.environment(), check=False, timeout=60)
+    assert (done.returncode, host.run(name)[0]) == (NO_SERVER, 0)
 
 
 def test_a_server_serves_every_copy_of_the_code_with_that_copy(host: Host) -> None:

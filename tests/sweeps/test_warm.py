@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,21 @@ def test_sweeps_have_their_own_code_and_share_what_imported_the_libraries(worksp
     assert other[:2] == [str(tmp_path / "other" / "pipeline" / "lowerdeck" / "__init__.py"), "True"]
     assert first[2] != other[2]
     assert interpreter_of(first[2]) == interpreter_of(other[2])
+
+
+def test_a_sweep_with_other_limits_has_a_warm_process_of_its_own(workspace: Path, tmp_path: Path) -> None:
+    """A fork would have the limits of the sweep that started it."""
+    first = shown(workspace, tmp_path / "one")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft - 1, hard))
+    try:
+        limited = shown(workspace, tmp_path / "one")
+        limits = Path(f"/proc/{limited[2]}/limits").read_text()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert re.search(rf"Max open files +{soft - 1} ", limits)
+    assert first[2] != limited[2]
+    assert shown(workspace, tmp_path / "one") == first
 
 
 def test_without_preloading_a_stage_runs_in_a_process_of_its_own(

@@ -68,7 +68,7 @@ class Libraries:
     """Variables to set before the imports, unless the user has set them."""
 
 
-_READ_AT_IMPORT = ("PYTHON", "LD_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "NPY_")
+_READ_AT_IMPORT = ("PYTHON", "LC_", "LANG", "TZ", "LD_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "NPY_")
 LOWERING = Libraries(
     # What torch.export needs, in pieces: a stage that begins or ends meanwhile waits for the piece of that moment.
     first=("torch", "torch._dynamo", "torch._functorch.aot_autograd", "torch.export._trace"),
@@ -249,10 +249,27 @@ def socket_address(libraries: Libraries = LOWERING, environment: Mapping[str, st
     given = {**libraries.environment, **environment, "PYTHONPATH": _path_of_libraries(environment)}
     variables = {key: value for key, value in given.items() if key.startswith(libraries.read_at_import)}
     installed = (sys.executable, sys.version, str(packages), packages.stat().st_mtime_ns)
-    key = [*installed, sorted(variables.items()), *_arguments(libraries)]
+    key = [*installed, sorted(variables.items()), *_arguments(libraries), inherited()]
     source = Path(__file__).read_bytes()  # another version of this module may use another protocol
     digest = hashlib.sha256(json.dumps(key).encode() + source).hexdigest()[:16]
     return folder / f"{digest}.sock"
+
+
+def inherited() -> list[object]:
+    """What a fork has from its server instead of its client, and cannot change: `taskset`, `nice`, `ulimit`, cgroups.
+
+    A limit that was lowered cannot be raised again, nor can a priority; a cgroup bounds memory and ends with its job.
+    """
+    import resource
+
+    names = sorted(name for name in dir(resource) if name.startswith("RLIMIT_"))
+    found: list[object] = [(name, resource.getrlimit(getattr(resource, name))) for name in names]
+    found.append(os.getpriority(os.PRIO_PROCESS, 0))
+    if sys.platform == "linux":
+        found += [sorted(os.sched_getaffinity(0)), os.sched_getscheduler(0)]
+        with contextlib.suppress(OSError):
+            found.append(Path("/proc/self/cgroup").read_text(errors="replace"))
+    return found
 
 
 def _path_of_libraries(environment: Mapping[str, str]) -> str:

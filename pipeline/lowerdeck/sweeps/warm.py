@@ -43,7 +43,8 @@ class WarmProcess:
         folder = preload.private_folder() if hasattr(os, "fork") and os.environ.get(preload.SWITCH) != "0" else None
         if folder is None:
             return None
-        name = hashlib.sha256(f"{self.name} {code.resolve()} {sys.executable}".encode()).hexdigest()[:16]
+        key = f"{self.name} {code.resolve()} {sys.executable} {preload.inherited()}"
+        name = hashlib.sha256(key.encode()).hexdigest()[:16]
         return folder / f"{name}.sock"
 
     def environment(self, code: Path) -> Mapping[str, str]:
