@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +16,7 @@ import pytest
 
 from lowerdeck.contracts.errors import ConfigurationError
 from lowerdeck.execution.side_by_side import jobs, will_build
-from tests.project import REPOSITORY, Project
+from tests.project import REPOSITORY, Project, copy_sources
 
 REPRO = (sys.executable, "-m", "lowerdeck.cli", "repro")
 PIPELINE = """stages:
@@ -121,6 +123,55 @@ def test_an_edit_while_a_stage_runs_is_built_next(edited: str, options: tuple[st
     assert "changed while" not in done.stdout
     assert "changed" in (tmp_path / "metrics").read_text()
     assert "Running" not in project.run(*REPRO).stdout
+
+
+FROZEN = """stages:
+  train:
+    cmd: cp digits weights
+    deps: [digits]
+    outs:
+      - weights: {cache: false}
+    frozen: true
+  prepare:
+    cmd: echo digits > digits
+    outs: [digits]
+  build:
+    cmd: cat weights digits > program
+    deps: [weights, digits]
+    outs: [program]
+"""
+
+
+def test_frozen_stages_are_not_forced(tmp_path: Path) -> None:
+    """DVC would look for what they were made of, which is missing in a new workspace, and record it as that."""
+    project = project_at(tmp_path, PARTITION, BASELINE)
+    (tmp_path / "dvc.yaml").write_text(FROZEN)
+    (tmp_path / "weights").write_text("committed\n")
+    digest = hashlib.md5(b"committed\n").hexdigest()
+    lock = f"""schema: '2.0'
+stages:
+  train:
+    cmd: cp digits weights
+    deps:
+    - {{path: digits, hash: md5, md5: {"ab" * 16}, size: 7}}
+    outs:
+    - {{path: weights, hash: md5, md5: {digest}, size: 10}}
+"""
+    (tmp_path / "dvc.lock").write_text(lock)
+    for _ in range(2):
+        done = project.run(*REPRO, "--force")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert re.findall(r"Running stage '(\w+)'", done.stdout) == ["prepare", "build"]
+        assert (tmp_path / "program").read_text() == "committed\ndigits\n"
+        assert "ab" * 16 in (tmp_path / "dvc.lock").read_text()
+
+
+def test_plain_dvc_makes_the_digits_before_it_comes_to_what_was_made_of_them(tmp_path: Path) -> None:
+    """With `--force` it hashes what frozen stages depend on."""
+    copy_sources(tmp_path)
+    done = Project(tmp_path).run("sh", "-c", "python -m dvc repro --force --dry compose 2>&1")
+    places = [done.stdout.find(f"data/dvc.yaml:{stage}'") for stage in ("prepare", "train")]
+    assert -1 < places[0] < places[1], done.stdout
 
 
 def waiting(other: str, seconds: float = 60) -> str:

@@ -102,6 +102,16 @@ class _Companion:
             output.close()
 
 
+def _reproduce_one(stage: Any, **options: Any) -> Any:
+    """Reproduce a stage as DVC does; `--force` is not for frozen ones.
+
+    DVC would not run them, but record their outputs as made of what they depend on now, and fail where that is missing.
+    """
+    from dvc.repo.reproduce import _reproduce_stage
+
+    return _reproduce_stage(stage, **options | ({"force": False} if stage.frozen else {}))
+
+
 class _Companions:
     """What DVC is about to run, and the commands that were started before their turn."""
 
@@ -126,7 +136,7 @@ class _Companions:
         is_plain = graph is not None and options.get("on_error", "fail") == "fail"
         self._steps, self._graph = (stages if is_plain and not options.get("dry") else []), graph
         try:
-            return self._reproduce(stages, graph=graph, **options)
+            return self._reproduce(stages, graph=graph, **{"repro_fn": _reproduce_one, **options})
         finally:
             for companion in self._started.values():
                 companion.close()
