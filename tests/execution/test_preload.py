@@ -18,7 +18,7 @@ import pytest
 from lowerdeck.execution.environment import fixed_environment
 from lowerdeck.runtime.child_processes import RERUN
 from tests.conftest import end_servers
-from tests.project import SOURCES
+from tests.project import REPOSITORY, SOURCES
 
 NO_SERVER = 99
 
@@ -533,3 +533,55 @@ def test_code_that_exits_is_no_completed_stage(source: str, said: str, preload: 
     done = run_ending(host, "__import__('factory')", LOWERDECK_PRELOAD=preload)
     assert done.returncode == 1
     assert f"ending: {said} ended the process before the stage was complete; put it under `if __name__" in done.stderr
+
+
+WAITING = "print('waits', flush=True)\n__import__('time').sleep(60)"
+RUNNING = "from lowerdeck.execution.stage_entry import run_stage\nrun_stage(__name__, lambda: __import__('waiting'))"
+
+
+@pytest.mark.parametrize(("source", "status"), [(WAITING, -signal.SIGINT), (RUNNING, 130)])
+def test_ctrl_c_ends_a_stage_without_a_traceback(source: str, status: int, host: Host) -> None:
+    """Also while it imports what it needs to handle that, which takes half a second."""
+    host.module("waiting", WAITING)
+    (host.work / "stages").mkdir()
+    shutil.copy(REPOSITORY / "stages" / "__init__.py", host.work / "stages")
+    (host.work / "stages" / "export.py").write_text(source)
+    assert interrupted([sys.executable, "-m", "stages.export"], host) == (status, "")
+
+
+def test_a_stage_that_ignores_ctrl_c_goes_on_doing_so(host: Host) -> None:
+    """Started in the background of a shell without job control."""
+    (host.work / "stages").mkdir()
+    shutil.copy(REPOSITORY / "stages" / "__init__.py", host.work / "stages")
+    run = "run_stage(__name__, lambda: print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN))"
+    source = f"import signal\nfrom lowerdeck.execution.stage_entry import run_stage\n{run}"
+    (host.work / "stages" / "export.py").write_text(source)
+    command = f"trap '' INT; exec {sys.executable} -m stages.export"
+    done = subprocess.run(
+        ["sh", "-c", command], cwd=host.work, env=host.environment(), stdout=subprocess.PIPE, text=True
+    )
+    assert (done.returncode, done.stdout) == (0, "True\n")
+
+
+def test_ctrl_c_while_dvc_is_imported_prints_no_traceback(host: Host) -> None:
+    (host.work / "dvc").mkdir()
+    (host.work / "dvc" / "__init__.py").touch()
+    (host.work / "dvc" / "cli.py").write_text(WAITING)
+    path = os.pathsep.join((str(host.work), SOURCES))
+    command = [sys.executable, "-m", "lowerdeck.execution.quiet_dvc", "repro"]
+    assert interrupted(command, host, PYTHONPATH=path) == (130, "")
+
+
+def interrupted(command: list[str], host: Host, **variables: str) -> tuple[int, str]:
+    """Exit status and errors of `command`, which gets SIGINT when it has written something."""
+    process = subprocess.Popen(
+        command, cwd=host.work, env=host.environment(**variables), text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    host.processes.append(process)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "waits\n"
+    process.send_signal(signal.SIGINT)
+    errors = process.communicate(timeout=60)[1]
+    return process.returncode, errors

@@ -20,8 +20,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         Exit status: 0; 1 with a message after an error; 130 after Ctrl-C. An unknown command
         ends the process with the usage and status 2.
     """
-    with escaped_output():
-        return _main(arguments)
+    try:
+        with escaped_output():
+            return _main(arguments)
+    except KeyboardInterrupt:
+        return 130
 
 
 def _main(arguments: Sequence[str] | None) -> int:
@@ -43,8 +46,6 @@ def _main(arguments: Sequence[str] | None) -> int:
         sys.path.append(here)  # contains plugins/, and the installed command does not search the current folder
     try:
         options.run(options)
-    except KeyboardInterrupt:
-        return 130
     except BrokenPipeError:  # `lowerdeck explain | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it once more when it ends
         return 1

@@ -85,4 +85,7 @@ def locks_without_comments() -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:  # while DVC is imported; then it handles it
+        sys.exit(130)

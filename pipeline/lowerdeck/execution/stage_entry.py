@@ -7,6 +7,7 @@ imported at the top, because the stage may run in the preload server instead, wh
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -31,8 +32,8 @@ def run_stage(
 ) -> None:
     """Run `main` as the stage of this process.
 
-    The exit status is 0, 1 after an error, or 130 after Ctrl-C. The traceback of an unforeseen error goes to a file in
-    build/logs.
+    The exit status is 0, 1 after an error, or 130 after Ctrl-C, which before this call ends the process as a signal.
+    The traceback of an unforeseen error goes to a file in build/logs.
 
     Args:
         module: `__name__` of the entry.
@@ -49,6 +50,8 @@ def run_stage(
         raise ImportError(f"{module} is a stage entry and cannot be imported; run it with `python -m`")
     name = f"stages.{Path(sys.argv[0]).stem}"
     try:
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # of stages/__init__.py
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         preload.die_with_parent()
         fix_environment()
         if os.environ.pop(_DVC_STAGE, None):  # removed, so that a fork in the preload server does not do this again
@@ -69,8 +72,6 @@ def run_stage(
 
 def _ended_by_signal(name: str, number: int) -> int:
     """Say what ended the fork that ran the stage; the exit status."""
-    import signal
-
     stage, ended_by = name.removeprefix("stages."), signal.Signals(number).name
     why = "a library in native code met what it does not handle; what it said about that is above"
     if number in (signal.SIGKILL, signal.SIGTERM):
