@@ -183,7 +183,8 @@ def write_build(
     outputs = [SampleOutputs(target=None, values=dict.fromkeys(programs, (row[None],))) for row in logits]
     pairs = np.stack([labels, answers], axis=1) if labels is not None else None
     confusion = dict.fromkeys(programs, pairs) if pairs is not None else {}
-    merged = {key: value for key, value in (METRICS | dict(metrics or {})).items() if value is not None}
+    measured = METRICS | {"num_samples": len(answers)} | dict(metrics or {})
+    merged = {key: value for key, value in measured.items() if value is not None}
     digests = [digest("evaluation", index) for index in range(len(answers))]
     write_baseline(outputs, (OutputSpec(name="output", lsb=0.5),), range(len(answers)), layers, "PyTorch")
     write_evaluation(merged, Measured(metrics=merged, draws=dict(draws or {}), confusion=confusion), digests)

@@ -422,3 +422,39 @@ class TestPage:
         marks = [attributes for tag, attributes in page.elements if tag == "g" and "data-rows" in attributes]
         assert {line["data-rows"] for line in lines} == {"0", "1", "2"}
         assert {row for mark in marks for row in mark["data-rows"].split()} == {"0", "1", "2"}
+
+
+@pytest.mark.parametrize("command", [["compare", "workspace", "--no-log"], ["report"], ["quantization"]])
+@pytest.mark.parametrize(
+    ("measured", "message"),
+    [
+        ({"program_sha256": "a" * 64}, "program_sha256 is aaaaaaaaaaaa... in build/evaluate/metrics.json and "),
+        ({"num_samples": 5}, "num_samples is 5 in build/evaluate/metrics.json and 4 in build/evaluate/samples.json"),
+    ],
+)
+def test_metrics_of_another_program_than_that_in_build_are_refused(
+    command: list[str],
+    measured: dict[str, Any],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As `git checkout` without `dvc checkout` leaves it: a program was shown with the metrics of another as large."""
+    monkeypatch.chdir(tmp_path)
+    write_build(metrics={"quantized_accuracy_low": 0.5, "quantized_accuracy_high": 1.0, **measured})
+    assert main(command) == 1
+    error = capsys.readouterr().err
+    assert f"build contains parts of different builds: {message}" in error
+    assert "`dvc checkout` restores the rest of that commit's build" in error
+
+
+def test_the_program_in_build_is_known_by_its_sha256(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_build()
+    stored = json.loads(paths.METRICS.read_text())
+    write_json(paths.METRICS, stored | {"program_sha256": json.loads(paths.MANIFEST.read_text())["program"]["sha256"]})
+    for command in (["compare", "workspace", "--no-log"], ["report"], ["quantization"]):
+        assert main(command) == 0, capsys.readouterr().err

@@ -29,8 +29,11 @@ def run(options: argparse.Namespace) -> None:
     from lowerdeck.artifacts.baseline import read_layers
     from lowerdeck.artifacts.quantization_report import read_quantization_report
     from lowerdeck.compat.terminal import terminal_console
+    from lowerdeck.report.build import check_is_of_metrics, is_younger
     from lowerdeck.report.quantization import HEADER, tensor_rows
 
+    if is_younger(paths.METRICS, paths.MANIFEST) and is_younger(paths.METRICS, paths.QUANTIZATION_REPORT):
+        check_is_of_metrics()  # what is younger than the metrics was made since, by a stage of its own
     layers = read_layers(paths.LAYERS) if paths.LAYERS.is_file() else []
     rows = tensor_rows(read_quantization_report(), layers)[: options.top]
     if options.json:

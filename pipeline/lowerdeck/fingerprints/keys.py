@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,19 @@ def build_key(config: DataclassInstance, manifest: Mapping[str, Any]) -> str:
     converter = {field: manifest["converter"][field] for field in ("name", "version", "flavor")}
     versions = {name: manifest["versions"][name] for name in LOWERING}
     return digest({"configuration": _configuration(config), "converter": converter, "versions": versions})
+
+
+def program_identity(manifest: Mapping[str, Any]) -> str:
+    """SHA-256 of the program, or over the program and the data files that it reads beside itself.
+
+    Args:
+        manifest: Manifest of the converted program.
+    """
+    program, data_files = str(manifest["program"]["sha256"]), manifest["data_files"]
+    if not data_files:
+        return program
+    parts = [program, *(f"{name} {file['sha256']}" for name, file in sorted(data_files.items()))]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 def upstream_key(config: DataclassInstance, manifest: Mapping[str, Any]) -> str:

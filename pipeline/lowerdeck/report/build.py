@@ -24,10 +24,11 @@ from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.evaluation import LayerMetrics
 from lowerdeck.contracts.plan import DelegationPlan
 from lowerdeck.contracts.quantization import QuantizedTensor
-from lowerdeck.fingerprints.keys import build_key
+from lowerdeck.fingerprints.keys import build_key, program_identity
 from lowerdeck.firmware.memory_budget import MemoryBudget, memory_budget, parts_of
 
 _DVC_LOCK = Path("dvc.lock")
+_SHA256_CHARACTERS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,13 +80,16 @@ def read_build(lineage: Mapping[str, Any] | None = None, run_page: RunPage | Non
     """
     config, manifest = load.read_config(paths.CONFIG), read_json(paths.MANIFEST)
     plan, metrics = read_plan(), read_all_metrics()
-    converted = (plan.backend, manifest["converter"]["flavor"], manifest["program"]["bytes"])
-    if converted != (config.target.backend, config.flavor.name, metrics["program_bytes"]):
-        raise LowerdeckError(
-            f"{paths.BUILD} contains parts of different builds: the configuration is for {config.target.backend} with "
-            f"flavor {config.flavor.name}, the program for {plan.backend} with flavor "
-            f"{manifest['converter']['flavor']}, or it was not evaluated yet. `dvc repro` completes the build."
-        )
+    _check_equal(
+        {
+            "backend": ((paths.CONFIG, config.target.backend), (paths.PLAN, plan.backend)),
+            "flavor": ((paths.CONFIG, config.flavor.name), (paths.MANIFEST, manifest["converter"]["flavor"])),
+            "program_bytes": (
+                (paths.METRICS, metrics["program_bytes"]),
+                (paths.MANIFEST, manifest["program"]["bytes"]),
+            ),
+        }
+    )
     if lineage is None:
         check_is_one_build()
         lineage = _current_lineage(config, manifest)
@@ -107,13 +111,14 @@ def read_build(lineage: Mapping[str, Any] | None = None, run_page: RunPage | Non
 
 
 def check_is_one_build() -> None:
-    """Check that what is in build/ was evaluated after it was composed, or recorded as it is.
+    """Check that the program in build/ is the one that was evaluated, after it was composed or recorded as it is.
 
     Raises:
         LowerdeckError: the configuration may be of another build than the metrics, or a file is missing or damaged.
     """
     if not paths.MANIFEST.is_file():
         return  # a clone of a repository with the small files of a build, written in any order
+    check_is_of_metrics()
     if paths.CONFIG.stat().st_mtime_ns <= paths.METRICS.stat().st_mtime_ns:
         return
     if current_lineage() is not None:
@@ -125,6 +130,53 @@ def check_is_one_build() -> None:
         f"{paths.BUILD} {what}: {paths.CONFIG} is newer than {paths.METRICS}, and {why}. "
         "`dvc repro` completes the build"
     )
+
+
+def check_is_of_metrics() -> None:
+    """Check that program and samples in build/ are those of the metrics.
+
+    Git has the metrics and DVC the program: after `git checkout` alone they are of two builds, and times do not tell.
+
+    Raises:
+        LowerdeckError: they are not, or a file is missing or damaged.
+    """
+    metrics, manifest = read_all_metrics(), read_json(paths.MANIFEST)
+    with as_written(paths.MANIFEST):
+        found = program_identity(manifest)
+    # Metrics of earlier versions do not have it.
+    parts: dict[str, tuple[tuple[Path, Any], tuple[Path, Any]]] = {
+        "program_sha256": ((paths.METRICS, metrics.get("program_sha256", found)), (paths.MANIFEST, found))
+    }
+    if paths.EVALUATION_SAMPLES.is_file():
+        count = len(read_json(paths.EVALUATION_SAMPLES, list))
+        parts["num_samples"] = (
+            (paths.METRICS, metrics.get("num_samples", count)),
+            (paths.EVALUATION_SAMPLES, count),
+        )
+    _check_equal(parts)
+
+
+def _check_equal(parts: Mapping[str, tuple[tuple[Path, Any], tuple[Path, Any]]]) -> None:
+    """Raise LowerdeckError for values that two files of one build have in common and that differ.
+
+    Args:
+        parts: Name of the value -> either file, and its value there.
+    """
+    differing = [
+        f"{name} is {_short(value)} in {path} and {_short(other)} in {other_path}"
+        for name, ((path, value), (other_path, other)) in parts.items()
+        if value != other
+    ]
+    if differing:
+        raise LowerdeckError(
+            f"{paths.BUILD} contains parts of different builds: {'; '.join(differing)}. After `git checkout`, "
+            "`dvc checkout` restores the rest of that commit's build; otherwise `dvc repro` completes the build"
+        )
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return f"{text[:12]}..." if len(text) == _SHA256_CHARACTERS else text
 
 
 def is_of_plan(config: Config, plan: DelegationPlan) -> bool:

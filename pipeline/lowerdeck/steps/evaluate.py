@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -24,6 +23,7 @@ from lowerdeck.evaluation import task_metrics
 from lowerdeck.evaluation.defects import defect_metrics
 from lowerdeck.evaluation.records import ChosenTask, EvaluationRecords, RecordsBuilder
 from lowerdeck.evaluation.task_metrics import Measured
+from lowerdeck.fingerprints.keys import program_identity
 from lowerdeck.graph.outputs import output_names
 from lowerdeck.runtime.parallel_map import in_order
 from lowerdeck.runtime.torch_program import BatchedTorchProgram, TorchProgram, torch_program
@@ -334,21 +334,12 @@ def summarize(
     metrics |= compiled_transposes(metrics, [partition["transposes"] for partition in manifest["partitions"]])
     metrics |= {
         "program_bytes": manifest["program"]["bytes"],
-        "program_sha256": _identity(manifest),
+        "program_sha256": program_identity(manifest),
         "planned_memory_bytes": manifest["planned_memory_bytes"],
         **_working_memory(manifest["working_memory"]),
     }
     estimates = {**manifest["estimates"], **(memory_budget or {})}
     return metrics | {f"estimated_{name}": value for name, value in estimates.items()}
-
-
-def _identity(manifest: Mapping[str, Any]) -> str:
-    """SHA-256 of the program, or over the program and the data files that it reads beside itself."""
-    program, data_files = str(manifest["program"]["sha256"]), manifest["data_files"]
-    if not data_files:
-        return program
-    parts = [program, *(f"{name} {file['sha256']}" for name, file in sorted(data_files.items()))]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 def _working_memory(memory: Mapping[str, Any] | None) -> dict[str, Any]:
