@@ -145,6 +145,7 @@ def _marked(function: Callable[[Tensor, Tensor], Tensor]) -> list[str]:
 
 
 WEIGHTS = torch.ones(6, 3)
+MEANS, DEVIATIONS = torch.tensor([1013.0, 20.0, 0.5]), torch.tensor([10.0, 5.0, 0.1])
 UNLIKE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "concatenated": lambda x, y: torch.cat([x, y.sigmoid()], 1),
     "stacked": lambda x, y: torch.hstack([x, y.softmax(-1)]),
@@ -186,6 +187,10 @@ UNLIKE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
         y > 0, x @ torch.ones(6, 6), torch.full_like(y, 500.0)
     ),
     "padded far from them": lambda _, y: nn.functional.pad(y.sigmoid(), (1, 1), value=-1000.0),
+    "added to a product": lambda x, _: torch.addcmul(MEANS, x @ WEIGHTS, DEVIATIONS),
+    "added to a quotient": lambda x, _: torch.addcdiv(MEANS, x @ WEIGHTS, 1 / DEVIATIONS),
+    "between two": lambda x, _: torch.lerp(MEANS, MEANS + DEVIATIONS, x @ WEIGHTS),
+    "multiplied while it is added": lambda x, _: torch.add(torch.zeros(1), x @ WEIGHTS + MEANS, alpha=2),
     "whose parts are read": lambda x, y: torch.cat([x, y.tanh()], 1)[:, :3].exp(),
 }
 ALIKE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -223,6 +228,29 @@ ALIKE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 @pytest.mark.parametrize("name", UNLIKE)
 def test_unlike_quantities_are_found(name: str) -> None:
     assert _marked(UNLIKE[name])
+
+
+WEIGHTLESS: dict[str, Callable[[Tensor], Tensor]] = {
+    "a hard swish": nn.functional.hardswish,
+    "numbers in place of NaN": torch.nan_to_num,
+    "pooling": lambda z: nn.functional.avg_pool1d(z[:, None], 1),
+    "interpolation": lambda z: nn.functional.interpolate(z[:, None], scale_factor=2.0),
+    "a mean": lambda z: z.mean(0),
+    "a sum of two": lambda z: z + z.flip(0),
+    "a product of two": lambda z: z * nn.functional.softplus(z),
+    "rounding": torch.round,
+    "ELU": lambda z: nn.functional.elu(z) + 1,
+    "adding in place": lambda z: torch.zeros(2, 3).index_add(0, torch.tensor([0, 1]), z),
+}
+
+
+@pytest.mark.parametrize("name", WEIGHTLESS)
+def test_what_has_no_weights_hands_unlike_quantities_on(name: str) -> None:
+    def handed_on(x: Tensor) -> Tensor:
+        return WEIGHTLESS[name]((x @ WEIGHTS) * DEVIATIONS + MEANS)
+
+    assert len(_marked(lambda x, _: handed_on(x))) > 2
+    assert _marked(lambda x, _: handed_on(x).reshape(-1, 3) @ torch.ones(3, 2)) == []
 
 
 @pytest.mark.parametrize("name", ALIKE)

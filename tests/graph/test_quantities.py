@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from lowerdeck.graph.quantities import Quantity
 
 WEIGHTS = torch.ones(6, 6)
+THREE = torch.tensor(3.0)
 
 
 def _of(function: Callable[[Tensor], Tensor]) -> Quantity:
@@ -71,6 +72,14 @@ UNITS: dict[str, tuple[Callable[[Tensor], Tensor], Units | None]] = {
     "factors": (lambda x: (x @ WEIGHTS) * torch.tensor([2.0, 4, 8, -8, 0, 4]), Units(2, 8)),
     "a divisor": (lambda x: (x @ WEIGHTS) / 4, Units(0.25, 0.25)),
     "summands": (lambda x: (x @ WEIGHTS - 1) * 4 + 2, Units(4, 4, -2, -2)),
+    "a multiple of a summand": (lambda x: torch.sub(x @ WEIGHTS, torch.tensor(4.0), alpha=2), Units(1, 1, -8, -8)),
+    "a multiple in a sum": (lambda x: torch.add(torch.tensor(4.0), x @ WEIGHTS, alpha=2), Units(2, 2, 4, 4)),
+    "a multiple in a turned difference": (lambda x: torch.rsub(x @ WEIGHTS, 4.0, alpha=2), Units(2, 2, 4, 4)),
+    "a sum with a product": (lambda x: torch.addcmul(THREE, x @ WEIGHTS, THREE, value=2), Units(6, 6, 3, 3)),
+    "a product in a sum": (lambda x: torch.addcmul(x @ WEIGHTS, THREE, THREE), Units(1, 1, 9, 9)),
+    "a sum with a quotient": (lambda x: torch.addcdiv(THREE, x @ WEIGHTS, THREE / 6), Units(2, 2, 3, 3)),
+    "what is between two": (lambda x: torch.lerp(THREE, THREE * 3, x @ WEIGHTS), Units(6, 6, 3, 3)),
+    "a share of what is between two": (lambda x: torch.lerp(x @ WEIGHTS, THREE, 0.75), Units(0.25, 0.25, 2.25, 2.25)),
     "a turned difference": (lambda x: 3 - x @ WEIGHTS, Units(1, 1, 3, 3)),
     "joined ones": (lambda x: torch.cat([x @ WEIGHTS * 4, x @ WEIGHTS + 1, x], 1), Units(1, 4, 0, 1)),
     "a sum": (lambda x: (x @ WEIGHTS * 4)[:, :2] + (x @ WEIGHTS * 8)[:, 2:4], Units(4, 8)),

@@ -20,6 +20,7 @@ from lowerdeck.graph.quantities import (
     is_beside_far_constant,
     is_elementwise,
     is_sum_of_padded,
+    is_weightless,
     known_values,
     operator_of,
     quantities,
@@ -48,14 +49,14 @@ def mark_unlike_joins(model: GraphModule) -> list[Node]:
     Unlike are numbers up to 1 by how they are computed (a sigmoid, a softmax, booleans), integers, and others; and
     results of layers that constants scale or shift so differently that one scale is too coarse for the least, as where
     an output is multiplied by the standard deviation of each quantity. Such a tensor counts only if what computes with
-    it reads parts of it, or changes it element by element: a layer gives one scale to all that it reads.
+    it reads parts of it, or has no weights: a layer gives one scale to all that it reads.
     """
     graph, values = model.graph, known_values(model)
     known = quantities(graph, values)
-    apart = _apart(graph, known)
+    apart = _apart(graph, known, values)
     for node in graph.nodes:
         reads_marked = any(each.meta.get(MARK) for each in node.all_input_nodes)
-        is_on_the_way = operator_of(node) in MOVING or (node in apart and _is_handing_on(node, known))
+        is_on_the_way = operator_of(node) in MOVING or (node in apart and _is_handing_on(node, known, values))
         if (node in apart and _makes_unlike(node, known, values)) or (reads_marked and is_on_the_way):
             node.meta[MARK] = True
     return marked_unlike(graph)
@@ -98,7 +99,8 @@ def _makes_unlike(node: Node, known: Mapping[Node, Quantity], values: Values) ->
 def joined_parts(program: ExportedProgram) -> dict[Node, list[tuple[int, slice]]]:
     """Joins of a few tensors that no layer reads as one, with the dimension and the indices of each tensor in them."""
     graph, found = program.graph, dict[torch.fx.Node, list[tuple[int, slice]]]()
-    apart = _apart(graph, quantities(graph, known_values(program)))
+    values = known_values(program)
+    apart = _apart(graph, quantities(graph, values), values)
     for node in graph.nodes:
         tensors = node.args[0] if operator_of(node) in (*CONCATENATING, _aten.stack) else ()
         if node not in apart or not 1 < len(tensors) <= _MOST_PARTS:
@@ -118,20 +120,21 @@ def _size(tensor: torch.Tensor, dims: int, dim: int) -> int:
     return tensor.shape[dim] if tensor.dim() == dims else 0
 
 
-def _apart(graph: Graph, known: Mapping[Node, Quantity]) -> set[Node]:
+def _apart(graph: Graph, known: Mapping[Node, Quantity], values: Values) -> set[Node]:
     """Nodes of which no more than parts are computed with, or single elements."""
     apart = set[torch.fx.Node]()
     for node in reversed(graph.nodes):
-        if all(_reads_apart(user, apart, known) for user in node.users):
+        if all(_reads_apart(user, apart, known, values) for user in node.users):
             apart.add(node)
     return apart
 
 
-def _reads_apart(user: Node, apart: set[Node], known: Mapping[Node, Quantity]) -> bool:
+def _reads_apart(user: Node, apart: set[Node], known: Mapping[Node, Quantity], values: Values) -> bool:
     if user.op == "output" or operator_of(user) in (*SEPARATING, *READING_SHAPES):
         return True
-    return _is_handing_on(user, known) and user in apart
+    return user in apart and _is_handing_on(user, known, values)
 
 
-def _is_handing_on(node: Node, known: Mapping[Node, Quantity]) -> bool:
-    return operator_of(node) in (*MOVING, *JOINING) or is_sum_of_padded(node) or is_elementwise(node, known)
+def _is_handing_on(node: Node, known: Mapping[Node, Quantity], values: Values) -> bool:
+    is_moving = operator_of(node) in (*MOVING, *JOINING)
+    return is_moving or is_elementwise(node, known) or is_weightless(node, values)

@@ -58,7 +58,15 @@ READING_SHAPES = (
     *(_aten.new_full, _aten.new_empty, _aten.sym_size, _aten._assert_tensor_metadata),
 )
 """Operators that read nothing of a tensor but its shape and data type."""
+_LAYERS = (
+    *(_aten.linear, _aten.bilinear, _aten.matmul, _aten.mm, _aten.bmm, _aten.addmm, _aten.addbmm, _aten.baddbmm),
+    *(_aten.mv, _aten.addmv, _aten.dot, _aten.einsum, _aten.conv1d, _aten.conv2d, _aten.conv3d, _aten.convolution),
+    *(_aten.conv_transpose1d, _aten.conv_transpose2d, _aten.conv_transpose3d, _aten.scaled_dot_product_attention),
+    *(_aten.lstm, _aten.gru, _aten.rnn_tanh, _aten.rnn_relu, _aten.embedding),
+)
+"""Operators that have weights, or multiply two computed tensors as if one were weights."""
 _ARITHMETIC_OF_TWO = (_aten.mul, _aten.div, _aten.add, _aten.sub, _aten.rsub)
+_ARITHMETIC_OF_THREE = (_aten.addcmul, _aten.addcdiv, _aten.lerp)
 NUMBERS, WHOLE, BELOW_1 = "numbers", "whole numbers", "numbers up to 1"
 _ANY: Interval = (-math.inf, math.inf)
 _MOST_CONSTANTS = 64
@@ -163,7 +171,9 @@ def step_of(node: Node, values: Values) -> Step | None:
     packet = packet_of(node)
     if packet is _aten.batch_norm:
         return _step_of_batch_norm(node, values)
-    if packet not in _ARITHMETIC_OF_TWO or "alpha" in node.kwargs or "rounding_mode" in node.kwargs:
+    if packet in _ARITHMETIC_OF_THREE:
+        return _step_of_three(node, values)
+    if packet not in _ARITHMETIC_OF_TWO or "rounding_mode" in node.kwargs:
         return None
     first, second = node.args[:2]
     is_turned = not isinstance(first, torch.fx.Node) or first in values
@@ -175,7 +185,36 @@ def step_of(node: Node, values: Values) -> Step | None:
         return None if is_turned else _step(source, 1 / numbers[numbers != 0], torch.zeros(1))
     if packet is _aten.mul:
         return _step(source, numbers, torch.zeros(1))
-    return _step(source, torch.ones(1), -numbers if packet is _aten.sub and not is_turned else numbers)
+    of_first, of_second = _signs(node)
+    of_source, of_other = (of_second, of_first) if is_turned else (of_first, of_second)
+    return _step(source, torch.tensor([of_source], dtype=torch.double), numbers * of_other)
+
+
+def _signs(node: Node) -> tuple[float, float]:
+    """By what a sum or a difference multiplies its two arguments."""
+    packet, alpha = packet_of(node), float(arguments_of(node).get("alpha", 1))
+    return (-alpha, 1.0) if packet is _aten.rsub else (1.0, -alpha if packet is _aten.sub else alpha)
+
+
+def _step_of_three(node: Node, values: Values) -> Step | None:
+    """Of a sum with a product or a quotient, or of what is between two constants."""
+    packet, arguments = packet_of(node), node.args[:3]
+    tensors = [_tensor(each, values) for each in arguments]
+    sources = [each for each in arguments if isinstance(each, torch.fx.Node) and each not in values]
+    if len(sources) != 1 or any(each is not None and each.numel() > _MOST_CONSTANTS for each in tensors):
+        return None
+    first, second, third = (torch.zeros(1, dtype=torch.double) if each is None else each for each in tensors)
+    at = arguments.index(sources[0])
+    if packet is _aten.lerp:
+        factors, summands = ((1 - third, second * third), (third, first * (1 - third)), (second - first, first))[at]
+        return _step(sources[0], factors, summands)
+    value = float(arguments_of(node)["value"])
+    if packet is _aten.addcdiv:
+        if at == 2 or (third == 0).any():
+            return None
+        third = 1 / third
+    factors, summands = ((torch.ones(1), second * third * value), (third * value, first), (second * value, first))[at]
+    return _step(sources[0], factors, summands)
 
 
 def _step(source: Node, factors: torch.Tensor, summands: torch.Tensor) -> Step | None:
@@ -303,6 +342,21 @@ def is_elementwise(node: Node, known: Mapping[Node, Quantity]) -> bool:
     others = [each for each in operands if known[each].kinds not in (set(), {BELOW_1})]
     is_product = packet_of(node) is _aten.mul
     return packet_of(node) in _ARITHMETIC_OF_TWO and len(others) == 1 and (is_product or len(_read(node, known)) == 1)
+
+
+def is_weightless(node: Node, values: Values) -> bool:
+    """Whether a node calls an operator of PyTorch's that computes with no weights, so that little is lost in float."""
+    packet = packet_of(node)
+    if packet is None or packet in _LAYERS:
+        return False
+    return all(
+        _numbers(each, values) is not None for each in node.all_input_nodes if each in values and _is_float(each)
+    )
+
+
+def _is_float(node: Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
 def _read(node: Node, known: Mapping[Node, Quantity]) -> list[Node]:
