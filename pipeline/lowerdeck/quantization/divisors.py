@@ -22,15 +22,15 @@ _aten = torch.ops.aten
 _KEEPING_AWAY = (_aten.add.Tensor, _aten.clamp.default, _aten.clamp_min.default, _aten.maximum.default)
 _PRODUCTS = (_aten.mul.Tensor, _aten.mul.Scalar)
 _RECIPROCALS = (_aten.reciprocal.default, _aten.rsqrt.default)
-SHAPES = (
+_SHAPES = (
     _aten.expand.default,
     _aten.expand_as.default,
     _aten.reshape.default,
     _aten.unsqueeze.default,
     _aten.view.default,
 )
-_BEHIND = (*SHAPES, _aten.pow.Tensor_Scalar, _aten.sqrt.default)
-SUMS = (*SHAPES, _aten.mean.dim, _aten.sqrt.default, _aten.sum.dim_IntList)
+_BEHIND = (*_SHAPES, _aten.pow.Tensor_Scalar, _aten.sqrt.default)
+_SUMS = (*_SHAPES, _aten.mean.dim, _aten.sqrt.default, _aten.sum.dim_IntList)
 _MAX_STEPS = 12
 """Most nodes, observers among them, between a number that keeps away from zero and the division."""
 _IsObserver = Callable[["Node"], bool]
@@ -59,7 +59,7 @@ def keep_divisors_in_float(calibrated: GraphModule) -> None:
         remove(_cut(beneath, smallest, is_observed, calibrated), calibrated)
     for operator in _RECIPROCALS:
         for node in calibrated.graph.find_nodes(op="call_function", target=operator):
-            if _is_constant(node):  # `x / 255`, whose smallest value is 0 because that of x is
+            if is_constant(node):  # `x / 255`, whose smallest value is 0 because that of x is
                 continue
             behind = list(_behind(node, is_observed))
             smallest, above, beneath = _above(node.args[0], is_observed, calibrated)
@@ -133,7 +133,7 @@ def _within(observer: Node, is_observer: _IsObserver) -> list[Node]:
             found.append(node)
         elif node.target in (_aten.pow.Tensor_Scalar, _aten.mul.Tensor):
             return found if len(node.all_input_nodes) == 1 else []
-        elif node.target not in SUMS:
+        elif node.target not in _SUMS:
             break
     return []
 
@@ -152,16 +152,17 @@ def _behind(node: Node, is_observer: _IsObserver) -> Iterator[Node]:
     for user in node.users:
         if is_observer(user):
             yield user
-        if is_observer(user) or user.target in SHAPES or _is_multiple(user):
+        if is_observer(user) or user.target in _SHAPES or _is_multiple(user):
             yield from _behind(user, is_observer)
 
 
 def _is_multiple(node: Node) -> bool:
     """Whether `node` is a product with a number, as in `1 / x`, which PyTorch writes as `x.reciprocal() * 1`."""
-    return node.target in _PRODUCTS and sum(not _is_constant(each) for each in node.all_input_nodes) == 1
+    return node.target in _PRODUCTS and sum(not is_constant(each) for each in node.all_input_nodes) == 1
 
 
-def _is_constant(node: Node) -> bool:
+def is_constant(node: Node) -> bool:
+    """Whether `node` depends on no input."""
     return all(source.op != "placeholder" for source in _with_sources(node))
 
 

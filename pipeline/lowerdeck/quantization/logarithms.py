@@ -6,58 +6,69 @@ below 1/255 of the largest one are the same, so that next to nothing of `torch.l
 
 from __future__ import annotations
 
+import operator
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lowerdeck.quantization.divisors import SHAPES, SUMS, is_observer, lowest_and_step, number_beside, remove
+from lowerdeck.graph.masked_scores import HANDING_ON, packet_of
+from lowerdeck.graph.unlike_inputs import IS_STATE
+from lowerdeck.quantization.divisors import is_constant, is_observer, lowest_and_step, number_beside, remove
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from torch.fx import GraphModule, Node
 
+    Modules = Mapping[str, Any]
+
 _aten = torch.ops.aten
-_LOGARITHMS = (_aten.log.default, _aten.log2.default, _aten.log10.default, _aten.log1p.default)
+_LOGARITHMS = (_aten.log, _aten.log2, _aten.log10, _aten.log1p)
 _STEEPEST_ROOT = 0.5
 """Powers with smaller exponents are as steep near zero as logarithms are."""
-_MOVING = (
-    *(*SHAPES, _aten._unsafe_view.default, _aten.clone.default, _aten.flatten.using_ints, _aten.permute.default),
-    *(_aten.select.int, _aten.slice.Tensor, _aten.squeeze.dim, _aten.t.default, _aten.transpose.int),
+_PRODUCTS = (_aten.conv1d, _aten.conv2d, _aten.conv3d, _aten.linear, _aten.matmul, _aten.mm, _aten.bmm)
+_LAYERS = (
+    *(*_PRODUCTS, _aten.conv_transpose1d, _aten.conv_transpose2d, _aten.conv_transpose3d, _aten.einsum),
+    *(_aten.addmm, _aten.addbmm, _aten.baddbmm, _aten.embedding, _aten.scaled_dot_product_attention),
+    *(_aten.batch_norm, _aten.layer_norm, _aten.group_norm, _aten.instance_norm, _aten.rms_norm),
+    *(_aten.lstm, _aten.gru, _aten.rnn_tanh, _aten.rnn_relu),
 )
-_COMPUTING = (
-    *SUMS,
-    *(_aten.abs.default, _aten.add.Tensor, _aten.add.Scalar, _aten.amax.default, _aten.clamp.default),
-    *(_aten.clamp_min.default, _aten.div.Tensor, _aten.exp.default, _aten.maximum.default, _aten.mean.default),
-    *(_aten.mul.Scalar, _aten.mul.Tensor, _aten.neg.default, _aten.pow.Tensor_Scalar, _aten.rsub.Scalar),
-    *(_aten.square.default, _aten.sub.Tensor, _aten.sum.default, _aten.tanh.default, *_MOVING),
-)
-"""Operators without weights that arguments are computed with."""
-_PRODUCTS = (_aten.linear.default, _aten.matmul.default, _aten.mm.default, _aten.bmm.default)
+_AWAY_FROM_ZERO = (_aten.exp, _aten.cos, _aten.sigmoid, _aten.softmax, _aten.softplus, *_LOGARITHMS)
+"""Operators whose results are not near zero where their arguments are."""
 
 
 def keep_logarithms_in_float(calibrated: GraphModule) -> None:
     """Remove observers around arguments of logarithms and roots whose smallest values are less than a step.
 
-    So are those of what such an argument is computed of, up to what something else reads as well, and up to the layers,
+    So are those of what is computed for such arguments only, and of inputs that nothing else reads, back to the layers,
     whose results stay quantized, but for products of powers with a filter bank, as for mel spectra.
     """
     modules = dict(calibrated.named_modules(remove_duplicate=False))
-    for node in list(calibrated.graph.nodes):
-        if _is_steep(node) and _is_lost(node, calibrated, modules):
-            remove(_leading_to(node.args[0], modules), calibrated)
+    inside = {node for node in calibrated.graph.nodes if _is_steep(node) and _is_lost(node, calibrated, modules)}
+    found = list[torch.fx.Node]()
+    for node in reversed(calibrated.graph.nodes):
+        if not node.users or not inside.issuperset(node.users):
+            continue
+        if is_observer(node, modules):
+            if not _is_behind_layer(node, calibrated, modules):
+                found.append(node)
+                inside.add(node)
+        elif _has_no_weights(node) or _is_filter(node, calibrated, modules):
+            inside.add(node)
+    remove(found, calibrated)
 
 
 def _is_steep(node: Node) -> bool:
-    if node.target is not _aten.pow.Tensor_Scalar:
-        return node.target in _LOGARITHMS
+    if packet_of(node) is not _aten.pow:
+        return packet_of(node) in _LOGARITHMS
     exponent: Any = node.args[1]
     return isinstance(exponent, (int, float)) and exponent < _STEEPEST_ROOT
 
 
-def _is_lost(node: Node, module: GraphModule, modules: Mapping[str, Any]) -> bool:
+def _is_lost(node: Node, module: GraphModule, modules: Modules) -> bool:
     """Whether the smallest value that `node` computes with is less than a step of an observer of its argument."""
-    added = 1.0 if node.target is _aten.log1p.default else 0.0
+    added = 1.0 if packet_of(node) is _aten.log1p else 0.0
     for observer, number in _direct(node.args[0], module, modules):
         lowest, step = lowest_and_step(modules[str(observer.target)])
         if step > max(lowest, number, 0.0) + added:
@@ -65,48 +76,92 @@ def _is_lost(node: Node, module: GraphModule, modules: Mapping[str, Any]) -> boo
     return False
 
 
-def _direct(argument: Any, module: GraphModule, modules: Mapping[str, Any]) -> Iterator[tuple[Node, float]]:
-    """Observers of a logarithm's argument, and of what numbers are added to, with the largest of these numbers."""
-    number, node = 0.0, argument
-    while isinstance(node, torch.fx.Node):
+def _direct(argument: Any, module: GraphModule, modules: Modules) -> Iterator[tuple[Node, float]]:
+    """Observers of a logarithm's argument, and of what numbers are added to, with the largest of these numbers.
+
+    Where nothing observes the argument itself, as on XNNPACK, those of numbers from zero on that it is computed of.
+    """
+    pending, is_observed, is_computed = [(argument, 0.0)], False, False
+    while pending:
+        node, number = pending.pop()
+        if not isinstance(node, torch.fx.Node):
+            continue
         beside = number_beside(node, module)
         if is_observer(node, modules):
-            yield node, number
+            is_observed = True
+            if not is_computed or lowest_and_step(modules[str(node.target)])[0] >= 0:
+                yield node, number
         elif beside is not None:
             number = max(number, beside)
-        elif node.target not in (*_MOVING, _aten.sqrt.default) and not _reads_computed(node, modules):
-            return
-        node = node.args[0]
+        elif not _keeps_scale(node) and not _is_filter(node, module, modules):
+            if is_observed or not _has_no_weights(node) or packet_of(node) in _AWAY_FROM_ZERO:
+                continue
+            is_computed = True
+            pending += [(each, number) for each in node.all_input_nodes[1:]]
+        pending += [(each, number) for each in node.all_input_nodes[:1]]
 
 
-def _leading_to(argument: Any, modules: Mapping[str, Any]) -> list[Node]:
-    """Observers of all that `argument` is computed of, and nothing else is."""
-    found, pending = dict[torch.fx.Node, None](), [argument]
+def _keeps_scale(node: Node) -> bool:
+    """Whether `node` hands elements on, or is a root, whose small results are those of even smaller numbers."""
+    exponent: Any = node.args[1] if packet_of(node) is _aten.pow else None
+    is_root = packet_of(node) is _aten.sqrt or (isinstance(exponent, float) and 0 < exponent < 1)
+    return is_root or packet_of(node) in HANDING_ON
+
+
+def _has_no_weights(node: Node) -> bool:
+    packet = packet_of(node) or node.target
+    is_known = packet is operator.getitem or getattr(node.target, "namespace", None) == "aten"
+    return node.op == "call_function" and is_known and packet not in _LAYERS
+
+
+def _is_behind_layer(node: Node, module: GraphModule, modules: Modules) -> bool:
+    """Whether `node` sees or is the result of a layer with quantized weights, or fused with one, or a model's state."""
+    pending, seen = [node], set[torch.fx.Node]()
     while pending:
-        node = pending.pop()
-        if not isinstance(node, torch.fx.Node) or node in found or len(node.users) != 1:
+        each = pending.pop()
+        if each in seen:
             continue
-        if is_observer(node, modules):
-            source = node.all_input_nodes[0]
-            if source.op == "get_attr" or source.target in _COMPUTING or _is_filtered(node, modules):
-                found[node] = None
-                pending += source.all_input_nodes
-        elif node.target in _COMPUTING or _reads_computed(node, modules):  # a product that a bound is fused with
-            pending += node.all_input_nodes
-    return list(found)
+        seen.add(each)
+        if _has_no_weights(each) or each is node or _is_filter(each, module, modules):
+            pending += [source for source in each.all_input_nodes if not is_observer(source, modules)]
+        elif IS_STATE in each.meta or any(is_observer(source, modules) for source in each.all_input_nodes[1:]):
+            return True
+    return False
 
 
-def _is_filtered(observer: Node, modules: Mapping[str, Any]) -> bool:
-    """Whether `observer` sees a matrix product of computed numbers, such as powers, that is never negative."""
-    lowest, _ = lowest_and_step(modules[str(observer.target)])
-    return lowest >= 0 and _reads_computed(observer.all_input_nodes[0], modules)
+def _is_filter(node: Node, module: GraphModule, modules: Modules) -> bool:
+    """Whether `node` is a product of computed numbers, such as powers, with weights, and neither are ever negative."""
+    if packet_of(node) not in _PRODUCTS:
+        return False
+    data = [each for each in node.args[:2] if isinstance(each, torch.fx.Node) and not is_constant(each)]
+    is_computed = any(_is_computed(each, module, modules) for each in data)
+    return is_computed and all(_is_never_negative(each, module, modules) for each in node.args[:2])
 
 
-def _reads_computed(product: Node, modules: Mapping[str, Any]) -> bool:
-    sources = list(product.all_input_nodes) if product.target in _PRODUCTS else []
-    for at, source in enumerate(sources):
-        node = source
-        while is_observer(node, modules) or node.target in _MOVING:
-            node = node.all_input_nodes[0]
-        sources[at] = node
-    return any(source.target in _COMPUTING for source in sources)
+def _is_computed(node: Node, module: GraphModule, modules: Modules) -> bool:
+    """Whether `node` is an input of the model, or computed without weights, perhaps in another shape."""
+    while is_observer(node, modules) or packet_of(node) in HANDING_ON:
+        node = node.all_input_nodes[0]
+    return node.op == "placeholder" or (_has_no_weights(node) and not _is_behind_layer(node, module, modules))
+
+
+def _is_never_negative(node: Any, module: GraphModule, modules: Modules) -> bool:
+    """By the values of a constant, or by what was recorded of `node`."""
+    if is_constant(node):
+        return bool((_value(node, module, modules) >= 0).all())
+    while packet_of(node) in HANDING_ON:
+        node = node.args[0]
+    recorded: Any = modules[str(node.target)] if is_observer(node, modules) else None
+    least: Any = getattr(getattr(recorded, "activation_post_process", recorded), "min_val", None)
+    return least is not None and least.numel() > 0 and bool((least >= 0).all())
+
+
+def _value(node: Node, module: GraphModule, modules: Modules) -> Any:
+    """What a node computes that depends on no input."""
+    if node.op == "get_attr":
+        return attrgetter(str(node.target))(module)
+    if is_observer(node, modules):
+        return _value(node.all_input_nodes[0], module, modules)
+    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda each: _value(each, module, modules))
+    function: Any = node.target
+    return function(*args, **kwargs)
