@@ -21,7 +21,6 @@ def main() -> None:
     plan, edge = plans.read_plan(paths.PLANNED), edge_programs.read_edge_program()
     with conversion.converter_folder() as workdir:
         checked = convert_conforming(edge, plan, backend, samples, workdir, *how)
-    plans.write_plan(checked.plan)
     conversion.write_converted(checked.converted, converter, checked)
     made = f"{len(checked.converted.program):,} bytes by {converter.name} {converter.version}"
     say("\nconvert: ".join(filter(None, (made, converter.caveat))))

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import errno
+import math
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.baseline import read_layers
-from lowerdeck.artifacts.evaluation_results import read_classes, read_confusion
-from lowerdeck.artifacts.files import read_json, replace_folder, write_bytes, write_json
+from lowerdeck.artifacts.evaluation_results import read_classes, read_confusion, write_evaluation
+from lowerdeck.artifacts.files import read_json, replace_folder, together, write_bytes, write_json
 from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.evaluation.task_metrics import Measured
 from lowerdeck.sweeps.folder import Folder
 from lowerdeck.sweeps.snapshot import take
 from lowerdeck.sweeps.store.result_store import ResultStore
+from tests.handmade_build import write_build
 
 
 @pytest.fixture(params=[0o022, 0o027, 0o077, 0o002], ids="{:03o}".format)
@@ -29,6 +35,11 @@ def mode(path: Path) -> int:
     return path.stat().st_mode & 0o777
 
 
+def contents(folder: Path) -> dict[str, bytes]:
+    """The files below a folder by path."""
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 def test_files_and_folders(tmp_path: Path, mask: int) -> None:
     write_bytes(tmp_path / "new" / "file", b"content")
     write_bytes(tmp_path / "new" / "file", b"replaced")
@@ -37,6 +48,56 @@ def test_files_and_folders(tmp_path: Path, mask: int) -> None:
     assert mode(tmp_path / "new" / "file") == mode(tmp_path / "folder" / "inside") == 0o666 & ~mask
     assert mode(tmp_path / "new") == mode(tmp_path / "folder") == 0o777 & ~mask
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "folder", "inside", "new"]
+
+
+def test_what_is_written_together_replaces_nothing_until_the_last_is_complete(tmp_path: Path) -> None:
+    def write(content: bytes, error: Exception | None = None) -> None:
+        with together():
+            write_bytes(tmp_path / "file", content)
+            with replace_folder(tmp_path / "folder") as folder:
+                write_bytes(folder / "inside", content)
+            if error is not None:
+                raise error
+
+    write(b"earlier")
+    with pytest.raises(OSError, match="No space left"):
+        write(b"later", OSError(errno.ENOSPC, "No space left"))
+    assert contents(tmp_path) == {"file": b"earlier", "folder/inside": b"earlier"}
+    write(b"later")
+    assert contents(tmp_path) == {"file": b"later", "folder/inside": b"later"}
+
+
+def test_an_evaluation_that_cannot_be_written_leaves_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """metrics.json was written first: a full disk left it beside tables of the build before, and `report` read both."""
+    monkeypatch.chdir(tmp_path)
+    write_build()
+    before = contents(paths.EVALUATED)
+    confusion = {"quantized": np.array([[0, 1]])}
+    with pytest.raises(ValueError, match="Out of range float values"):
+        write_evaluation({"mae": math.nan}, Measured(metrics={}, draws={}, confusion=confusion), ["a"], [b"image"])
+    assert contents(paths.EVALUATED) == before
+
+
+def test_a_folder_in_the_place_of_a_file_is_named_with_the_way_out(tmp_path: Path) -> None:
+    """It was an unforeseen IsADirectoryError, or said to be missing."""
+    path = tmp_path / "manifest.json"
+    path.mkdir()
+    for use in (lambda: write_json(path, {}), lambda: read_json(path)):
+        with pytest.raises(LowerdeckError, match=r"json is a folder, and has to be a file; move it away \(`mv "):
+            use()
+    assert [place.name for place in tmp_path.iterdir()] == ["manifest.json"]
+
+
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_a_folder_replaces_what_is_in_its_place(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "twins"
+    path.write_text("a file") if kind == "file" else path.symlink_to("nowhere")
+    with replace_folder(path) as folder:
+        write_bytes(folder / "inside", b"content")
+    assert [place.name for place in tmp_path.iterdir()] == ["twins"]
+    assert (path / "inside").read_bytes() == b"content"
 
 
 @pytest.mark.parametrize("linked", [False, True])

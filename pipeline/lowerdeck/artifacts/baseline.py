@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lowerdeck.artifacts import paths
-from lowerdeck.artifacts.files import read_table, replacing_file, require_file, write_table
+from lowerdeck.artifacts.files import read_table, replacing_file, require_file, together, write_table
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.evaluation import LayerMetrics, Outputs, OutputSpec, SampleOutputs
 
@@ -43,7 +43,9 @@ def write_baseline(
     from lowerdeck.formats import tensor_rows
     from lowerdeck.formats.tensor_rows import RowSpec
 
-    with replacing_file(paths.BASELINE) as temporary:
+    columns = [field.name for field in dataclasses.fields(LayerMetrics)]
+    with together(), replacing_file(paths.BASELINE) as temporary:
+        write_table(paths.LAYERS, columns, [tuple(dataclasses.asdict(layer).values()) for layer in layers])
         tensors: dict[str, Any] = {}
         for row, sample in enumerate(outputs):
             values = _named(sample, specs)
@@ -63,8 +65,6 @@ def write_baseline(
                         f"{list(tensors[name].shape[1:])} for the first; a program's outputs have one shape"
                     )
                 tensors[name][row] = value
-    columns = [field.name for field in dataclasses.fields(LayerMetrics)]
-    write_table(paths.LAYERS, columns, [tuple(dataclasses.asdict(layer).values()) for layer in layers])
     for difference in differences:
         print(f"baseline: sample by sample, because batches compute something else: {difference}", file=sys.stderr)
 

@@ -20,10 +20,12 @@ from lowerdeck.artifacts.files import (
     replace_folder,
     require_file,
     sha256,
+    together,
     write_bytes,
     write_json,
     write_text,
 )
+from lowerdeck.artifacts.plans import write_plan
 from lowerdeck.contracts.conformance import ErrorUnit, OutputError
 from lowerdeck.contracts.converter import Converter
 from lowerdeck.fingerprints.versions import lowering_versions
@@ -47,15 +49,18 @@ def converter_folder() -> Iterator[Path]:
     shutil.rmtree(paths.CONVERTER_WORK)
 
 
+@together()
 def write_converted(converted: Converted, converter: Converter, checked: ConvertedConforming | None = None) -> None:
-    """Write the program with its data files, reports and host twins, and last the manifest with their digests.
+    """Write plan, program with its data files, reports and host twins, and last the manifest with their digests.
 
     Args:
         converted: The program.
         converter: What made it.
-        checked: How its partitions compare with what they replace; None where they were not executed.
+        checked: Its plan, and how its partitions compare with what they replace; None where they were not executed.
     """
     kernels = {} if checked is None else _kernels(checked)
+    if checked is not None:
+        write_plan(checked.plan)
     partitions = []
     with replace_folder(paths.TWINS) as folder:
         for index, partition in enumerate(converted.partitions):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lowerdeck.artifacts import paths
-from lowerdeck.artifacts.files import read_table, write_bytes, write_json, write_table
+from lowerdeck.artifacts.files import read_table, together, write_bytes, write_json, write_table
 from lowerdeck.artifacts.task_pictures import write_pictures
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.evaluation.defects import defects
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def write_evaluation(
     metrics: dict[str, Any], measured: Measured, digests: Sequence[str], worst: Sequence[bytes] = ()
 ) -> None:
-    """Write metrics, their draws, classes, digests of the samples used, pictures and confusion pairs; show defects.
+    """Write draws, confusion pairs, classes, pictures, digests of the samples used, and last the metrics; show defects.
 
     Args:
         metrics: The content of metrics.json.
@@ -36,15 +36,17 @@ def write_evaluation(
     import numpy as np
     from safetensors.numpy import save
 
-    write_json(paths.METRICS, metrics)
     stored = {name: np.ascontiguousarray(values, dtype=np.float32) for name, values in measured.draws.items()}
-    write_bytes(paths.DRAWS, save(stored))
     pairs = list(measured.confusion.values())[-1].tolist() if measured.confusion else []
     named = class_labels(measured.class_names)
-    write_table(paths.CONFUSION, ("actual", "predicted"), [(named(actual), named(guess)) for actual, guess in pairs])
-    _write_classes(measured.confusion, named)
-    write_pictures(measured.pictures, worst)
-    write_json(paths.EVALUATION_SAMPLES, list(digests))
+    answers = [(named(actual), named(guess)) for actual, guess in pairs]
+    with together():
+        write_bytes(paths.DRAWS, save(stored))
+        write_table(paths.CONFUSION, ("actual", "predicted"), answers)
+        _write_classes(measured.confusion, named)
+        write_pictures(measured.pictures, worst)
+        write_json(paths.EVALUATION_SAMPLES, list(digests))
+        write_json(paths.METRICS, metrics)  # last: pages and commands take its time for that of the evaluation
     for defect in defects(metrics):
         print(f"evaluate: the build {defect}", file=sys.stderr)
     for output in wholly_masked(metrics):

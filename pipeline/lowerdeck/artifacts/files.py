@@ -22,6 +22,7 @@ from lowerdeck.fingerprints.digests import file_digest
 
 _Row = TypeVar("_Row")
 _CHECK: ContextVar[Callable[[], None] | None] = ContextVar("_CHECK", default=None)
+_LATER: ContextVar[list[tuple[Path, Path]] | None] = ContextVar("_LATER", default=None)
 _STAGES = {paths.CONFIG: "compose", paths.CODE: "compose", paths.RECORDED: "track"}
 """Stages that write files directly into build/ under other names than their own."""
 _NO_OUTPUTS = {paths.READ: "compose", paths.MLFLOW_RUN: "track"}
@@ -37,16 +38,76 @@ def write_bytes(path: Path, content: bytes) -> None:
 @contextmanager
 def replacing_file(path: Path) -> Iterator[Path]:
     """A new name, whose file replaces `path` if the block succeeds."""
+    _check_no_folder(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = beside(path)
     try:
         with naming_file(path):
             yield temporary
-            _check()
-            os.replace(temporary, path)
+            _place(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def together() -> Iterator[None]:
+    """Let files and folders written in the block replace the earlier ones when the last is complete, in this order.
+
+    A full disk that ends the block leaves all of the earlier ones, and not those of two builds beside each other.
+    """
+    if _LATER.get() is not None:
+        yield
+        return
+    later: list[tuple[Path, Path]] = []
+    before = _LATER.set(later)
+    try:
+        yield
+        _check()
+        while later:
+            _replace(*later[0])
+            del later[0]
+    finally:
+        _LATER.reset(before)
+        for temporary, _ in later:
+            _remove(temporary)
+
+
+def _place(temporary: Path, path: Path) -> None:
+    """Replace `path` by `temporary`, at the end of the block of `together` where there is one."""
+    if (later := _LATER.get()) is not None:
+        later.append((temporary, path))
+        return
+    _check()
+    _replace(temporary, path)
+
+
+def _replace(temporary: Path, path: Path) -> None:
+    if not temporary.is_dir():
+        _check_no_folder(path)
+        os.replace(temporary, path)
+        return
+    discarded = temporary.with_name(temporary.name + ".old")
+    if path.exists() or path.is_symlink():
+        os.replace(path, discarded)
+    os.replace(temporary, path)
+    _remove(discarded)
+
+
+def _remove(path: Path) -> None:
+    """Remove a file, a link or a folder, which may not be there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _check_no_folder(path: Path) -> None:
+    """Raise LowerdeckError if `path` is a folder, which no file can replace."""
+    if path.is_dir():
+        raise LowerdeckError(
+            f"{path} is a folder, and has to be a file; move it away (`mv {path} {path}.old`), and run it again"
+        )
 
 
 @contextmanager
@@ -164,14 +225,10 @@ def replace_folder(path: Path) -> Iterator[Path]:
     try:
         with naming_file(path):
             yield temporary
-        _check()
-        discarded = temporary.with_name(temporary.name + ".old")
-        if path.exists():
-            os.replace(path, discarded)
-        os.replace(temporary, path)
-        shutil.rmtree(discarded, ignore_errors=True)
-    finally:
+            _place(temporary, path)
+    except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
+        raise
 
 
 def sha256(path: Path) -> str:
@@ -216,8 +273,9 @@ def require_file(path: Path) -> Path:
     """`path`, after a check that the file exists.
 
     Raises:
-        LowerdeckError: the file is missing; names the stage that writes it.
+        LowerdeckError: the file is missing, or a folder is in its place; names the stage that writes it.
     """
+    _check_no_folder(path)
     if not path.is_file():
         stage = path.parent.name if path.parent != paths.BUILD else _STAGES.get(path, path.stem)
         stage = f"--force {_NO_OUTPUTS[path]}" if path in _NO_OUTPUTS else stage

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lowerdeck.artifacts import paths
-from lowerdeck.artifacts.files import read_json, require_file, write_bytes, write_json
+from lowerdeck.artifacts.files import read_json, require_file, together, write_bytes, write_json
 from lowerdeck.contracts.quantization import ObservedRange, ObserverState
 
 _TRAINED = "trained/"
@@ -19,9 +19,10 @@ def write_observers(state: ObserverState | None) -> None:
     from safetensors.torch import save
 
     state = state or ObserverState(tensors={}, layout="none")
-    write_json(paths.OBSERVED_RANGES, {name: dataclasses.asdict(seen) for name, seen in state.ranges.items()})
     tensors = state.tensors | {_TRAINED + name: tensor for name, tensor in state.trained.items()}
-    write_bytes(paths.OBSERVERS, save(dict(sorted(tensors.items())), metadata={"layout": state.layout}))
+    with together():
+        write_json(paths.OBSERVED_RANGES, {name: dataclasses.asdict(seen) for name, seen in state.ranges.items()})
+        write_bytes(paths.OBSERVERS, save(dict(sorted(tensors.items())), metadata={"layout": state.layout}))
 
 
 def read_observed(entry: Mapping[str, Any]) -> ObservedRange:
