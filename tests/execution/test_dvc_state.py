@@ -223,6 +223,21 @@ def test_a_lock_with_conflict_markers_is_left_to_a_person(project: Project, monk
     assert lock.read_text() == conflict
 
 
+def test_links_to_nothing_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a workspace has them that was moved, with cache.type symlink: DVC ended by `[Errno 2]`."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "build" / "convert").mkdir(parents=True)
+    (tmp_path / "build" / "code.json").write_text("{}")
+    for name, target in (("convert/twins", "/nowhere/files"), ("loop", "loop"), ("whole", "code.json")):
+        (tmp_path / "build" / name).symlink_to(target)
+    assert sorted(dvc_state.remove_dangling_links()) == [
+        "build/convert/twins was a link to nothing (/nowhere/files): removed",
+        "build/loop was a link to nothing (loop): removed",
+    ]
+    assert sorted(path.name for path in (tmp_path / "build").rglob("*")) == ["code.json", "convert", "whole"]
+    assert dvc_state.remove_dangling_links() == []
+
+
 def test_arguments_are_those_of_dvc(project: Project) -> None:
     done = project.run(*REPRO, "--dry", "-f", "first", "--single-item")
     assert done.returncode == 0, done.stderr

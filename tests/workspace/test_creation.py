@@ -180,7 +180,7 @@ def test_nothing_is_overwritten_or_half_made(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["dvc.yaml"]
 
 
-@pytest.mark.parametrize("name", ["plugins", "stages", "pipeline", ".lowerdeck", "dvc.yaml"])
+@pytest.mark.parametrize("name", ["plugins", "stages", "pipeline", ".lowerdeck", "build", "dvc.yaml"])
 @pytest.mark.parametrize("is_link", [False, True])
 def test_a_file_or_a_link_to_nothing_where_a_folder_goes(tmp_path: Path, name: str, is_link: bool) -> None:
     """It ended in a FileExistsError after many files had been written, or the link was replaced."""

@@ -66,7 +66,7 @@ def _repro(options: argparse.Namespace) -> NoReturn:
         print("repro: pipeline/lowerdeck is the installed package now")
     _check_bounds(Path("params.yaml"))
     _check_dependencies(Path("dvc.yaml"))
-    for line in dvc_state.repair():
+    for line in (*dvc_state.repair(), *dvc_state.remove_dangling_links()):
         print(f"repro: {line}")
     dvc_state.keep_locks()
     sys.stdout.flush()

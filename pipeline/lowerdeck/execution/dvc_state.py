@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from lowerdeck.artifacts import paths
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.execution.environment import searching_environment
 from lowerdeck.execution.hidden_modules import check_root
@@ -99,6 +100,21 @@ def repair() -> list[str]:
         RWLOCK.unlink(missing_ok=True)
         what = "was cut off" if holders is None else f"named {_listed(holders)}, which no longer run"
         done.append(f"{RWLOCK} {what}: removed")
+    return done
+
+
+def remove_dangling_links() -> list[str]:
+    """Remove links to nothing from build/, at which DVC ends by `[Errno 2]`; returns one line for each.
+
+    DVC links outputs to its cache by absolute paths where `cache.type` is symlink, so that all of them lead nowhere
+    after a workspace was moved. dvc.lock has what they were: nothing is lost.
+    """
+    done = []
+    for folder, folders, files in os.walk(paths.BUILD):
+        for path in sorted(Path(folder, name) for name in (*folders, *files)):
+            if path.is_symlink() and not path.exists():
+                done.append(f"{path} was a link to nothing ({path.readlink()}): removed")
+                path.unlink()
     return done
 
 

@@ -106,7 +106,7 @@ def _check_free(folder: Path, files: Mapping[str, bytes]) -> None:
     taken = [name for name, content in files.items() if _differs(folder / name, content)]
     if (folder / contents.CODE).is_dir() and not (folder / contents.CODE).is_symlink():
         taken.append(contents.CODE.as_posix())
-    taken += contents.in_the_way(folder, [*files, contents.CODE, contents.RECORD])
+    taken += contents.in_the_way(folder, [*files, contents.CODE, contents.RECORD, paths.CONFIG])
     if taken:
         raise LowerdeckError(
             f"{', '.join(taken)} in {folder.absolute()} would be overwritten, and nothing was written. Move them away, "
