@@ -11,12 +11,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from lowerdeck.artifacts import paths
-from lowerdeck.artifacts.baseline import read_layers
+from lowerdeck.artifacts.baseline import read_baseline, read_layers, write_baseline
+from lowerdeck.artifacts.check_inputs import read_check_inputs, write_check_inputs
 from lowerdeck.artifacts.evaluation_results import read_classes, read_confusion, write_evaluation
 from lowerdeck.artifacts.files import read_json, replace_folder, together, write_bytes, write_json
+from lowerdeck.artifacts.observers import read_observers, write_observers
+from lowerdeck.artifacts.programs import read_program, write_program
 from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.evaluation import OutputSpec, SampleOutputs
+from lowerdeck.contracts.quantization import ObserverState
 from lowerdeck.evaluation.task_metrics import Measured
 from lowerdeck.sweeps.folder import Folder
 from lowerdeck.sweeps.snapshot import take
@@ -183,3 +189,49 @@ def test_damaged_tables_are_named_with_the_way_out(tmp_path: Path, name: str, da
     path.unlink()
     with pytest.raises(LowerdeckError, match=rf"{name} is missing"):
         read(path)
+
+
+def _write_program() -> Path:
+    write_program(paths.EXPORTED, torch.export.export(torch.nn.Linear(2, 2).eval(), (torch.ones(1, 2),)))
+    return paths.EXPORTED
+
+
+def _write_baseline() -> Path:
+    rows = [SampleOutputs(target=None, values={"float": (np.ones((1, 3), np.float32),)})] * 2
+    write_baseline(rows, (OutputSpec(name="output", lsb=0.5),), range(2), (), "PyTorch")
+    return paths.BASELINE
+
+
+def _write_observers() -> Path:
+    write_observers(ObserverState(tensors={"a": torch.ones(4)}, layout="none"))
+    return paths.OBSERVERS
+
+
+def _write_check_inputs() -> Path:
+    write_check_inputs([(torch.ones(1, 4),)])
+    return paths.CHECK_INPUTS
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "other bytes"])
+@pytest.mark.parametrize(
+    ("write", "read"),
+    [
+        (_write_program, lambda: read_program(paths.EXPORTED)),
+        (_write_baseline, read_baseline),
+        (_write_observers, read_observers),
+        (_write_check_inputs, read_check_inputs),
+    ],
+    ids=["program", "baseline", "observers", "check inputs"],
+)
+def test_damaged_programs_and_tensors_are_named_with_the_way_out(
+    write: Callable[[], Path], read: Callable[[], Any], damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were unforeseen errors of libraries, which named no file: BadZipFile, SafetensorError, OverflowError."""
+    monkeypatch.chdir(tmp_path)
+    path = write()
+    read()
+    content = path.read_bytes()
+    path.unlink()  # the whole one may be mapped into memory
+    path.write_bytes({"cut": content[: len(content) // 2], "empty": b"", "other bytes": b"\xf3\x91" * 2000}[damage])
+    with pytest.raises(LowerdeckError, match=rf"^{path} is damaged \(.+\); delete it, and `dvc repro` makes it again"):
+        read()

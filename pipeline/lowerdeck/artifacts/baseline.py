@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lowerdeck.artifacts import paths
-from lowerdeck.artifacts.files import read_table, replacing_file, require_file, together, write_table
+from lowerdeck.artifacts.files import as_written, read_table, replacing_file, require_file, together, write_table
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.evaluation import LayerMetrics, Outputs, OutputSpec, SampleOutputs
 
@@ -82,7 +82,13 @@ def read_baseline() -> tuple[Outputs, list[int]]:
     """The outputs that `write_baseline` wrote, left on disk until they are used, and the indices of their samples."""
     from lowerdeck.formats import tensor_rows
 
-    tensors, metadata = tensor_rows.open_rows(require_file(paths.BASELINE))
+    require_file(paths.BASELINE)
+    with as_written(paths.BASELINE):
+        return _outputs_of(*tensor_rows.open_rows(paths.BASELINE))
+
+
+def _outputs_of(tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> tuple[Outputs, list[int]]:
+    """Outputs and indices of samples from the tensors of a file and its metadata."""
     about = json.loads(metadata["about"])
     specs = tuple(
         OutputSpec(**spec | {"masked_numbers": tuple(map(tuple, spec.get("masked_numbers", ())))})

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from lowerdeck.artifacts import paths
-from lowerdeck.artifacts.files import require_file, write_bytes
+from lowerdeck.artifacts.files import as_tensors, require_file, write_bytes
 from lowerdeck.contracts.conformance import NUM_CHECK_INPUTS
 
 if TYPE_CHECKING:
@@ -32,9 +32,10 @@ def read_check_inputs() -> list[tuple[torch.Tensor, ...]]:
     """The samples that `write_check_inputs` wrote."""
     from safetensors.torch import load
 
-    tensors = load(require_file(paths.CHECK_INPUTS).read_bytes())
     by_sample: dict[int, dict[int, torch.Tensor]] = {}
-    for name, tensor in tensors.items():
-        sample, _, index = name.partition(".")
-        by_sample.setdefault(int(sample), {})[int(index)] = tensor
+    content = require_file(paths.CHECK_INPUTS).read_bytes()
+    with as_tensors(paths.CHECK_INPUTS):
+        for name, tensor in load(content).items():
+            sample, _, index = name.partition(".")
+            by_sample.setdefault(int(sample), {})[int(index)] = tensor
     return [tuple(inputs[index] for index in sorted(inputs)) for _, inputs in sorted(by_sample.items())]

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from lowerdeck.artifacts import paths
-from lowerdeck.artifacts.files import read_json, require_file, sha256, write_bytes, write_json
+from lowerdeck.artifacts.files import as_archive, read_json, require_file, sha256, write_bytes, write_json
 
 if TYPE_CHECKING:
     from executorch.exir import EdgeCompileConfig, EdgeProgramManager
@@ -44,7 +44,8 @@ def read_edge_program() -> EdgeProgramManager:
     """The edge program that `write_edge_program` wrote."""
     from lowerdeck.formats import pt2
 
-    return pt2.load_edge(require_file(paths.EDGE))
+    with as_archive(require_file(paths.EDGE)):
+        return pt2.load_edge(paths.EDGE)
 
 
 def read_matching_edge_program(

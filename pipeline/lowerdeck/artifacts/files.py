@@ -209,6 +209,51 @@ def as_written(path: Path) -> Iterator[None]:
         raise damaged(path, f"there is no {error}" if isinstance(error, KeyError) else error) from error
 
 
+@contextmanager
+def as_tensors(path: Path) -> Iterator[None]:
+    """`as_written` for the safetensors file at `path`.
+
+    Raises:
+        LowerdeckError: it is damaged; names the file and the way out.
+    """
+    from safetensors import SafetensorError
+
+    try:
+        with as_written(path):
+            yield
+    except SafetensorError as error:
+        raise damaged(path, error) from error
+
+
+@contextmanager
+def as_archive(path: Path) -> Iterator[None]:
+    """Take whatever a block cannot do with the zip file at `path`, such as a program, for damage if the file has some.
+
+    Raises:
+        LowerdeckError: it is damaged; names the file and the way out.
+    """
+    try:
+        yield
+    except Exception as error:
+        if reason := _damage_of_archive(path):
+            raise damaged(path, reason) from error
+        raise
+
+
+def _damage_of_archive(path: Path) -> str:
+    """What is wrong with a zip file; empty where all that it holds has the checksum that it has to have."""
+    import struct
+    import zipfile
+    import zlib
+
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged_part = archive.testzip()
+    except (zipfile.BadZipFile, zlib.error, struct.error, ValueError, EOFError, NotImplementedError) as error:
+        return str(error) or type(error).__name__
+    return f"{damaged_part} has another checksum" if damaged_part else ""
+
+
 def damaged(path: Path, reason: object) -> LowerdeckError:
     """The error for a file whose content no stage wrote."""
     stage = _NO_OUTPUTS.get(path)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lowerdeck.artifacts import paths
-from lowerdeck.artifacts.files import read_json, require_file, together, write_bytes, write_json
+from lowerdeck.artifacts.files import as_tensors, as_written, read_json, require_file, together, write_bytes, write_json
 from lowerdeck.contracts.quantization import ObservedRange, ObserverState
 
 _TRAINED = "trained/"
@@ -34,8 +34,11 @@ def read_observers() -> ObserverState:
     """The state that `write_observers` wrote."""
     from safetensors import safe_open
 
-    ranges = {name: read_observed(seen) for name, seen in read_json(paths.OBSERVED_RANGES).items()}
-    with safe_open(require_file(paths.OBSERVERS), framework="pt") as file:
+    stored = read_json(paths.OBSERVED_RANGES)
+    with as_written(paths.OBSERVED_RANGES):
+        ranges = {name: read_observed(seen) for name, seen in stored.items()}
+    require_file(paths.OBSERVERS)
+    with as_tensors(paths.OBSERVERS), safe_open(paths.OBSERVERS, framework="pt") as file:
         layout = (file.metadata() or {}).get("layout", "")
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     trained = {name.removeprefix(_TRAINED): tensors.pop(name) for name in list(tensors) if name.startswith(_TRAINED)}

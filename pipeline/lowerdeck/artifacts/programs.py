@@ -6,7 +6,7 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lowerdeck.artifacts.files import require_file, write_bytes
+from lowerdeck.artifacts.files import as_archive, require_file, write_bytes
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -25,4 +25,5 @@ def read_program(path: Path) -> ExportedProgram:
     """The ATen exported program at `path`."""
     from lowerdeck.formats import pt2
 
-    return pt2.load(require_file(path))
+    with as_archive(require_file(path)):
+        return pt2.load(path)

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from lowerdeck.artifacts import paths
-from lowerdeck.artifacts.files import read_json, write_json_rows
+from lowerdeck.artifacts.files import as_written, read_json, write_json_rows
 from lowerdeck.artifacts.observers import read_observed
 from lowerdeck.contracts.evaluation import QuantizationLoss
 from lowerdeck.contracts.quantization import QuantizedTensor
@@ -35,11 +35,12 @@ def write_quantization_report(tensors: Sequence[QuantizedTensor], loss: Quantiza
 def read_quantization_report() -> list[QuantizedTensor]:
     """The tensors that `write_quantization_report` wrote; empty if nothing is quantized."""
     names = [field.name for field in dataclasses.fields(QuantizedTensor)]
-    tensors = []
-    for entry in read_json(paths.QUANTIZATION_REPORT, list):
-        values = {name: entry[name] for name in names}
-        values["observed"] = read_observed(entry["observed"]) if entry["observed"] else None
-        for name in ("scales", "zero_points"):
-            values[name] = tuple(entry[name])
-        tensors.append(QuantizedTensor(**values))
+    tensors, stored = [], read_json(paths.QUANTIZATION_REPORT, list)
+    with as_written(paths.QUANTIZATION_REPORT):
+        for entry in stored:
+            values = {name: entry[name] for name in names}
+            values["observed"] = read_observed(entry["observed"]) if entry["observed"] else None
+            for name in ("scales", "zero_points"):
+                values[name] = tuple(entry[name])
+            tensors.append(QuantizedTensor(**values))
     return tensors

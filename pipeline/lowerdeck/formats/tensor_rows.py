@@ -76,9 +76,15 @@ def reserve(file: IO[bytes], size: int) -> None:
 
 
 def open_rows(path: Path) -> tuple[dict[str, npt.NDArray[Any]], dict[str, str]]:
-    """The tensors in a file that `create` made, read from disk where they are used, and its metadata."""
+    """The tensors in a file that `create` made, read from disk where they are used, and its metadata.
+
+    Raises:
+        ValueError, KeyError, TypeError: the file is damaged.
+    """
     with path.open("rb") as file:
         size = int.from_bytes(file.read(8), "little")
+        if size > path.stat().st_size:
+            raise ValueError(f"its header would have {size} bytes")
         header = json.loads(file.read(size))
     return _mapped(path, header, 8 + size, mode="r"), dict(header["__metadata__"])
 
