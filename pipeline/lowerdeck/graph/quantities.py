@@ -58,7 +58,7 @@ READING_SHAPES = (
     *(_aten.new_full, _aten.new_empty, _aten.sym_size, _aten._assert_tensor_metadata),
 )
 """Operators that read nothing of a tensor but its shape and data type."""
-_LAYERS = (
+LAYERS = (
     *(_aten.linear, _aten.bilinear, _aten.matmul, _aten.mm, _aten.bmm, _aten.addmm, _aten.addbmm, _aten.baddbmm),
     *(_aten.mv, _aten.addmv, _aten.dot, _aten.einsum, _aten.conv1d, _aten.conv2d, _aten.conv3d, _aten.convolution),
     *(_aten.conv_transpose1d, _aten.conv_transpose2d, _aten.conv_transpose3d, _aten.scaled_dot_product_attention),
@@ -347,7 +347,7 @@ def is_elementwise(node: Node, known: Mapping[Node, Quantity]) -> bool:
 def is_weightless(node: Node, values: Values) -> bool:
     """Whether a node calls an operator of PyTorch's that computes with no weights, so that little is lost in float."""
     packet = packet_of(node)
-    if packet is None or packet in _LAYERS:
+    if packet is None or packet in LAYERS:
         return False
     return all(
         _numbers(each, values) is not None for each in node.all_input_nodes if each in values and _is_float(each)

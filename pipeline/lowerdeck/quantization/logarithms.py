@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from lowerdeck.graph.masked_scores import HANDING_ON, packet_of
+from lowerdeck.graph.quantities import LAYERS
 from lowerdeck.graph.unlike_inputs import IS_STATE
 from lowerdeck.quantization.divisors import is_constant, is_observer, lowest_and_step, number_beside, remove
 
@@ -28,12 +29,7 @@ _LOGARITHMS = (_aten.log, _aten.log2, _aten.log10, _aten.log1p)
 _STEEPEST_ROOT = 0.5
 """Powers with smaller exponents are as steep near zero as logarithms are."""
 _PRODUCTS = (_aten.conv1d, _aten.conv2d, _aten.conv3d, _aten.linear, _aten.matmul, _aten.mm, _aten.bmm)
-_LAYERS = (
-    *(*_PRODUCTS, _aten.conv_transpose1d, _aten.conv_transpose2d, _aten.conv_transpose3d, _aten.einsum),
-    *(_aten.addmm, _aten.addbmm, _aten.baddbmm, _aten.embedding, _aten.scaled_dot_product_attention),
-    *(_aten.batch_norm, _aten.layer_norm, _aten.group_norm, _aten.instance_norm, _aten.rms_norm),
-    *(_aten.lstm, _aten.gru, _aten.rnn_tanh, _aten.rnn_relu),
-)
+_NORMS = (_aten.batch_norm, _aten.layer_norm, _aten.group_norm, _aten.instance_norm, _aten.rms_norm)
 _AWAY_FROM_ZERO = (_aten.exp, _aten.cos, _aten.sigmoid, _aten.softmax, _aten.softplus, *_LOGARITHMS)
 """Operators whose results are not near zero where their arguments are."""
 
@@ -82,10 +78,12 @@ def _direct(argument: Any, module: GraphModule, modules: Modules) -> Iterator[tu
     Where nothing observes the argument itself, as on XNNPACK, those of numbers from zero on that it is computed of.
     """
     pending, is_observed, is_computed = [(argument, 0.0)], False, False
+    seen = set[tuple[Any, float]]()
     while pending:
         node, number = pending.pop()
-        if not isinstance(node, torch.fx.Node):
+        if not isinstance(node, torch.fx.Node) or (node, number) in seen:
             continue
+        seen.add((node, number))
         beside = number_beside(node, module)
         if is_observer(node, modules):
             is_observed = True
@@ -111,7 +109,7 @@ def _keeps_scale(node: Node) -> bool:
 def _has_no_weights(node: Node) -> bool:
     packet = packet_of(node) or node.target
     is_known = packet is operator.getitem or getattr(node.target, "namespace", None) == "aten"
-    return node.op == "call_function" and is_known and packet not in _LAYERS
+    return node.op == "call_function" and is_known and packet not in (*LAYERS, *_NORMS)
 
 
 def _is_behind_layer(node: Node, module: GraphModule, modules: Modules) -> bool:
