@@ -176,7 +176,13 @@ UNLIKE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "joined in units": lambda x, _: torch.stack([(x @ WEIGHTS)[:, 0] * 100, (x @ WEIGHTS)[:, 1] * 0.2], 1),
     "far from each other": lambda x, _: torch.cat([x @ WEIGHTS * 10 + 1013, x @ WEIGHTS * 10 + 20], 1),
     "of a batch norm": lambda x, _: nn.functional.batch_norm(
-        x.relu() @ WEIGHTS, torch.zeros(3), torch.tensor([1e-4, 1.0, 4.0])
+        (x @ WEIGHTS).relu(), torch.zeros(3), torch.tensor([1e-4, 1.0, 4.0])
+    ),
+    "of the factors of a batch norm": lambda x, _: nn.functional.batch_norm(
+        x @ WEIGHTS, torch.zeros(3), torch.ones(3), weight=torch.tensor([100.0, 1.0, 4.0])
+    ),
+    "of pixels whose parts a layer reads": lambda x, y: (
+        torch.cat([x @ torch.ones(6, 6) * 640, y.sigmoid()], 1)[:, 6:] @ WEIGHTS
     ),
     "far from zero": lambda x, _: (x @ WEIGHTS) * 10 + 1013,
     "far from zero, turned": lambda x, _: 1000 - x @ WEIGHTS,
@@ -219,6 +225,18 @@ ALIKE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "of colours": lambda x, _: (x @ WEIGHTS) + torch.tensor([103.939, 116.779, 123.68]),
     "boxes of four strides": lambda x, _: (x @ WEIGHTS) * torch.tensor([8.0, 16.0, 32.0]),
     "of one unit": lambda x, _: torch.cat([(x @ WEIGHTS) * 100 + 320, (x @ WEIGHTS) * 100 + 100], 1),
+    "of a batch norm behind a layer": lambda x, _: nn.functional.batch_norm(
+        x @ WEIGHTS, torch.tensor([3.0, 0.0, -1.0]), torch.tensor([1e-4, 1.0, 4.0])
+    ),
+    "beside a tanh, cropped in front of a layer": lambda x, y: (
+        torch.cat([x @ torch.ones(6, 6), y.tanh() * x.sigmoid()], 1)[:, :-2] @ torch.ones(10, 2)
+    ),
+    "of a state, read apart by layers": lambda x, y: (
+        torch.stack(torch.cat([x @ torch.ones(6, 6), y.tanh()], 1).chunk(2, 1)).sum(0) @ WEIGHTS
+    ),
+    "gains in front of a layer that reads a part": lambda x, _: (
+        ((x @ WEIGHTS) * torch.tensor([10.0, 5.0, 0.1]) + x @ WEIGHTS)[:1] @ torch.ones(3, 2)
+    ),
     "masked": lambda x, _: (x @ WEIGHTS) * torch.tensor([1.0, 0.0, 1.0]),
     "weighed by many": lambda x, _: (x @ WEIGHTS)[:, :1] * torch.hann_window(512),
     "scaled in front of a layer": lambda x, _: ((x @ WEIGHTS) * torch.tensor([10.0, 5.0, 0.1])) @ torch.ones(3, 2),

@@ -17,6 +17,8 @@ from lowerdeck.graph.quantities import (
     MOVING,
     READING_SHAPES,
     SEPARATING,
+    WHOLE,
+    Units,
     is_beside_far_constant,
     is_elementwise,
     is_sum_of_padded,
@@ -53,11 +55,12 @@ def mark_unlike_joins(model: GraphModule) -> list[Node]:
     """
     graph, values = model.graph, known_values(model)
     known = quantities(graph, values)
-    apart = _apart(graph, known, values)
+    apart, in_parts = (_apart(graph, known, values, counts_parts=each) for each in (False, True))
     for node in graph.nodes:
         reads_marked = any(each.meta.get(MARK) for each in node.all_input_nodes)
-        is_on_the_way = operator_of(node) in MOVING or (node in apart and _is_handing_on(node, known, values))
-        if (node in apart and _makes_unlike(node, known, values)) or (reads_marked and is_on_the_way):
+        is_on_the_way = operator_of(node) in MOVING or (node in in_parts and _is_handing_on(node, known, values))
+        counts = node in apart or (node in in_parts and _is_far_apart(node, known, values))
+        if (counts and _makes_unlike(node, known, values)) or (reads_marked and is_on_the_way):
             node.meta[MARK] = True
     return marked_unlike(graph)
 
@@ -100,7 +103,7 @@ def joined_parts(program: ExportedProgram) -> dict[Node, list[tuple[int, slice]]
     """Joins of a few tensors that no layer reads as one, with the dimension and the indices of each tensor in them."""
     graph, found = program.graph, dict[torch.fx.Node, list[tuple[int, slice]]]()
     values = known_values(program)
-    apart = _apart(graph, quantities(graph, values), values)
+    apart = _apart(graph, quantities(graph, values), values, counts_parts=True)
     for node in graph.nodes:
         tensors = node.args[0] if operator_of(node) in (*CONCATENATING, _aten.stack) else ()
         if node not in apart or not 1 < len(tensors) <= _MOST_PARTS:
@@ -120,17 +123,35 @@ def _size(tensor: torch.Tensor, dims: int, dim: int) -> int:
     return tensor.shape[dim] if tensor.dim() == dims else 0
 
 
-def _apart(graph: Graph, known: Mapping[Node, Quantity], values: Values) -> set[Node]:
-    """Nodes of which no more than parts are computed with, or single elements."""
+def _is_far_apart(node: Node, known: Mapping[Node, Quantity], values: Values) -> bool:
+    """Whether what a node joins may differ so much that layers, too, which read parts of it, read next to nothing.
+
+    A tanh beside results of layers does not, as in a cell of an LSTM.
+    """
+    quantity = known[node]
+    if operator_of(node) not in JOINING and not is_sum_of_padded(node):
+        return is_beside_far_constant(node, known, values)
+    if quantity.units is None or WHOLE in quantity.kinds or is_beside_far_constant(node, known, values):
+        return True
+    least, largest, lowest, highest = quantity.units
+    return Units(min(least, 1.0), max(largest, 1.0), min(lowest, 0.0), max(highest, 0.0)).are_unlike
+
+
+def _apart(graph: Graph, known: Mapping[Node, Quantity], values: Values, *, counts_parts: bool) -> set[Node]:
+    """Nodes that no layer reads, or, with `counts_parts`, of which layers read no more than parts."""
     apart = set[torch.fx.Node]()
     for node in reversed(graph.nodes):
-        if all(_reads_apart(user, apart, known, values) for user in node.users):
+        if all(_reads_apart(user, apart, known, values, counts_parts=counts_parts) for user in node.users):
             apart.add(node)
     return apart
 
 
-def _reads_apart(user: Node, apart: set[Node], known: Mapping[Node, Quantity], values: Values) -> bool:
-    if user.op == "output" or operator_of(user) in (*SEPARATING, *READING_SHAPES):
+def _reads_apart(
+    user: Node, apart: set[Node], known: Mapping[Node, Quantity], values: Values, *, counts_parts: bool
+) -> bool:
+    if user.op == "output" or operator_of(user) in READING_SHAPES:
+        return True
+    if operator_of(user) in SEPARATING and (counts_parts or all(is_elementwise(each, known) for each in user.users)):
         return True
     return user in apart and _is_handing_on(user, known, values)
 

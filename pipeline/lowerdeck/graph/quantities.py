@@ -234,6 +234,8 @@ def _step_of_batch_norm(node: Node, values: Values) -> Step | None:
     if is_training or mean is None or var is None or mean.numel() > _MOST_CONSTANTS:
         return None
     weight, bias = (_tensor(given[name], values) for name in ("weight", "bias"))
+    if packet_of(source) in _LAYERS:  # what was trained has the layer's statistics, and undoes them
+        mean, var = torch.zeros_like(mean), torch.ones_like(var)
     factors = (torch.ones_like(mean) if weight is None else weight) / (var + given["eps"]).sqrt()
     return _step(source, factors, (torch.zeros_like(mean) if bias is None else bias) - mean * factors)
 
@@ -375,7 +377,8 @@ def _units(node: Node, known: Mapping[Node, Quantity], values: Values) -> Units 
     if read:
         return _hull([known[each].units for each in read])
     if packet in (_aten.mul, _aten.div):
-        return None
+        low, high = _bounds(node, known, values)
+        return Units() if -1 <= low <= high <= 1 else None
     is_layer = any(each in values for each in node.all_input_nodes)
     return Units() if is_layer or any(known[each].units for each in node.all_input_nodes) else None
 
