@@ -39,6 +39,12 @@ NORMALIZING: dict[str, Callable[[Tensor], Tensor]] = {
     "batch norm": _of_batch_norm,
     "factors": lambda x: x * (1 / DEVIATION) - MEAN / DEVIATION,
     "parts": _of_parts,
+    "limits": lambda x: (x.clamp(MEAN - 4 * DEVIATION, MEAN + 4 * DEVIATION) - MEAN) / DEVIATION,
+    "limits of two": lambda x: (torch.minimum(torch.maximum(x, MEAN - 40), MEAN + 40) - MEAN) / DEVIATION,
+    "missing numbers": lambda x: (torch.where(x < -900, MEAN, x) - MEAN) / DEVIATION,
+    "no numbers": lambda x: (x.nan_to_num() - MEAN) / DEVIATION,
+    "a product in a sum": lambda x: torch.addcmul(-MEAN / DEVIATION, x, 1 / DEVIATION),
+    "means": lambda x: (x[:, None].mean(1) - MEAN) / DEVIATION,
     "transposed": lambda x: ((x.t() - MEAN[:, None]) * (1 / DEVIATION)[:, None]).t(),
 }
 

@@ -9,18 +9,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from lowerdeck.graph.joined_outputs import MARK, marked_unlike
 from lowerdeck.graph.masked_scores import HANDING_ON
 from lowerdeck.graph.quantities import SEPARATING, Units, known_values, operator_of, step_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from torch.fx import GraphModule, Node
 
-    from lowerdeck.graph.quantities import Step
+    from lowerdeck.graph.quantities import Step, Values
 
+_aten = torch.ops.aten
+_KEEPING = (
+    *(_aten.clamp, _aten.clip, _aten.clamp_min, _aten.clamp_max, _aten.minimum, _aten.maximum, _aten.nan_to_num),
+    *(_aten.mean, _aten.amax, _aten.amin, _aten.avg_pool1d, _aten.avg_pool2d, _aten.adaptive_avg_pool1d),
+    *(_aten.adaptive_avg_pool2d, _aten.max_pool1d, _aten.max_pool2d, _aten.flip, _aten.roll),
+)
+"""Operators that limit, average or choose the elements of one tensor."""
 IS_STATE = "is_state_of_the_model"
 """Marks inputs that a model gets back from itself; their factors are gains and no units."""
 
@@ -51,8 +59,8 @@ def mark_unlike_inputs(model: GraphModule) -> list[Node]:
             found[node] = _Normalized((node,), False, Units())
             continue
         step = step_of(node, values)
-        source = step.source if step else node.args[0] if _is_moving(node) and node.args else None
-        if isinstance(source, torch.fx.Node) and source in found:
+        source = step.source if step else _handed_on(node, found, values)
+        if source in found:
             found[node] = _behind(found[source], node, step)
     ends = [
         each for node, each in found.items() if any(user not in found and user.op != "output" for user in node.users)
@@ -70,8 +78,19 @@ def _is_float(node: Node) -> bool:
     return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
-def _is_moving(node: Node) -> bool:
-    return operator_of(node) in (*HANDING_ON, *SEPARATING)
+def _handed_on(node: Node, found: Mapping[Node, _Normalized], values: Values) -> Node | None:
+    """The one tensor that a node moves, limits, pools or fills, with numbers of the same units."""
+    packet = operator_of(node)
+    if packet in (*HANDING_ON, *SEPARATING):
+        read = node.args[:1]
+    elif packet is _aten.where:
+        read = node.args[1:3]
+    elif packet in _KEEPING:
+        read = node.args
+    else:
+        return None
+    computed = [each for each in tree_leaves(read) if isinstance(each, torch.fx.Node) and each not in values]
+    return computed[0] if len(computed) == 1 and computed[0] in found else None
 
 
 def _behind(before: _Normalized, node: Node, step: Step | None) -> _Normalized:
