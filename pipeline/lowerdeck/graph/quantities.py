@@ -234,7 +234,7 @@ def _step_of_batch_norm(node: Node, values: Values) -> Step | None:
     if is_training or mean is None or var is None or mean.numel() > _MOST_CONSTANTS:
         return None
     weight, bias = (_tensor(given[name], values) for name in ("weight", "bias"))
-    if packet_of(source) in _LAYERS:  # what was trained has the layer's statistics, and undoes them
+    if packet_of(source) in LAYERS:  # what was trained has the layer's statistics, and undoes them
         mean, var = torch.zeros_like(mean), torch.ones_like(var)
     factors = (torch.ones_like(mean) if weight is None else weight) / (var + given["eps"]).sqrt()
     return _step(source, factors, (torch.zeros_like(mean) if bias is None else bias) - mean * factors)
