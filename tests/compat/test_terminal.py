@@ -8,6 +8,7 @@ import io
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -118,3 +119,41 @@ def test_nobody_else_opens_a_console_or_a_progress_bar() -> None:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("Console", "tqdm")
     ]
     assert found == [], "use lowerdeck.compat.terminal"
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_those_of_dev_null_also_for_other_processes(closed: str, tmp_path: Path) -> None:
+    program = (
+        "import os, subprocess, sys\n"
+        "from lowerdeck.compat.terminal import escaped_output\n"
+        "with escaped_output():\n"
+        "    print('shown'); print('shown', file=sys.stderr); sys.stdout.flush(); sys.stdin.fileno()\n"
+        "    code = 'import os; [os.fstat(number) for number in range(3)]'\n"
+        "    done = subprocess.run([sys.executable, '-c', code], close_fds=False)\n"
+        "    open('status', 'w').write(str((done.returncode, os.open('status', os.O_RDONLY) > 2)))"
+    )
+    command = f'exec "$0" -c "$1" {closed}'
+    environment = os.environ | {"PYTHONPATH": SOURCES}
+    done = subprocess.run(
+        ["sh", "-c", command, sys.executable, program], cwd=tmp_path, env=environment, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert (done.returncode, (tmp_path / "status").read_text()) == (0, "(0, True)"), done.stderr
+    assert done.stdout == ("" if " >&-" in f" {closed}" else "shown\n")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device of Linux")  # noqa: PTH110
+@pytest.mark.parametrize("write", ["print('x' * 100_000)", "print('x')", "terminal_console().print('x' * 100_000)"])
+def test_a_full_standard_output_is_named(write: str, tmp_path: Path) -> None:
+    (tmp_path / "conf" / "flavor").mkdir(parents=True)
+    code = (
+        "import sys; from lowerdeck.cli import main, flavors; from lowerdeck.compat.terminal import terminal_console\n"
+        f"flavors._flavors = lambda *_: {write}\nsys.exit(main.main(['flavors']))"
+    )
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=tmp_path, env=os.environ | {"PYTHONPATH": SOURCES}, stdout=full,
+            stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    said = "lowerdeck flavors: standard output cannot be written: No space left on device; let it go elsewhere."
+    assert (done.returncode, done.stderr) == (1, f"{said} What was built before is unchanged\n")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from lowerdeck.cli.commands import EXECUTE_MODELS, HELP, module_of
-from lowerdeck.compat.terminal import escaped_output
+from lowerdeck.compat.terminal import OUTPUT, escaped_output
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -46,15 +46,23 @@ def _main(arguments: Sequence[str] | None) -> int:
         sys.path.append(here)  # contains plugins/, and the installed command does not search the current folder
     try:
         options.run(options)
+        sys.stdout.flush()
     except BrokenPipeError:  # `lowerdeck explain | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it once more when it ends
+        _discard_output()
         return 1
     except Exception as error:  # the last frame of a command: whatever it is becomes a message
         from lowerdeck.execution.failures import failure_message
 
+        if isinstance(error, OSError) and error.filename == OUTPUT:
+            _discard_output()
         print(f"lowerdeck {options.command}: {failure_message(error, options.command)}", file=sys.stderr)
         return 1
     return 0
+
+
+def _discard_output() -> None:
+    """Let standard output be /dev/null: Python flushes it once more when the process ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class _Version(argparse.Action):

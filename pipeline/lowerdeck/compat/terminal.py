@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from tqdm import tqdm
 
+OUTPUT = "standard output"
+"""The file name of an error of a full standard output, which has none by itself."""
 _PIPED_WIDTH = 100_000
 _KEPT = "\n\t"
 _BIDIRECTIONAL = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
@@ -34,6 +36,35 @@ _ESCAPES = {
 def escape_control_characters(text: str) -> str:
     """`text` with control characters and bytes that are no UTF-8 as escapes such as `\\x1b`; lines and tabs stay."""
     return text.translate(_ESCAPES).encode("utf-8", "backslashreplace").decode()
+
+
+class _NamedStream:
+    """A stream for text whose errors for want of space say which file it is: standard output."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write `text`; returns its length."""
+        with _named():
+            return self._stream.write(text)
+
+    def flush(self) -> None:
+        """Write what is held back."""
+        with _named():
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def _named() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or OUTPUT
+        raise
 
 
 class EscapingStream:
@@ -60,14 +91,34 @@ class EscapingStream:
 @contextmanager
 def escaped_output() -> Iterator[None]:
     """Escape control characters in what the process prints within the block, and what its encoding lacks."""
+    open_closed_streams()
     output, errors = terminal(sys.stdout), terminal(sys.stderr)
     with (
         without_encoding_errors(output),
         without_encoding_errors(errors),
-        redirect_stdout(cast(TextIO, EscapingStream(output))),
+        redirect_stdout(cast(TextIO, EscapingStream(cast(TextIO, _NamedStream(output))))),
         redirect_stderr(cast(TextIO, EscapingStream(errors))),
     ):
         yield
+
+
+def open_closed_streams() -> None:
+    """Let standard input, output and error be /dev/null where they are closed (`lowerdeck repro >&-`).
+
+    Python has None for them, and the next file that is opened would get their descriptor, also in processes that it
+    starts.
+    """
+    opened = []
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:  # the next file that is opened gets the lowest descriptor, which is this one
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+            opened.append(descriptor)
+    for descriptor, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            file = descriptor if descriptor in opened else os.devnull  # in between, something else was opened there
+            setattr(sys, name, open(file, mode, encoding="utf-8", closefd=file is os.devnull))  # noqa: SIM115
 
 
 @contextmanager

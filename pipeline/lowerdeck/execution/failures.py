@@ -11,6 +11,7 @@ import sysconfig
 import traceback
 from pathlib import Path
 
+from lowerdeck.compat.terminal import OUTPUT
 from lowerdeck.contracts.devices import DeviceError
 from lowerdeck.contracts.errors import LowerdeckError, ProgramError, is_full_memory, is_of_host
 from lowerdeck.graph import library_errors
@@ -117,6 +118,8 @@ def _first_of(error: shutil.Error) -> OSError | None:
 def _operating_system_message(error: OSError) -> str | None:
     """The message of a refusal by the operating system, None where the error says too little."""
     path = f" {os.fsdecode(error.filename)}" if isinstance(error.filename, (str, bytes)) else ""
+    if error.filename == OUTPUT:
+        return f"{OUTPUT} cannot be written: {error.strerror}; let it go elsewhere. What was built before is unchanged"
     if error.errno in _OUT_OF_SPACE:
         return (
             f"no space is left to write{path or ' a file'}; make room and run it again. What was built before is "

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from lowerdeck.compat.terminal import escaped_output
+from lowerdeck.compat.terminal import escaped_output, open_closed_streams
 from lowerdeck.execution import preload
 from lowerdeck.execution.environment import fix_environment, quiet_libraries
 from lowerdeck.execution.hidden_modules import check_root
@@ -52,6 +52,7 @@ def run_stage(
     try:
         if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # of stages/__init__.py
             signal.signal(signal.SIGINT, signal.default_int_handler)
+        open_closed_streams()
         preload.die_with_parent()
         fix_environment()
         if os.environ.pop(_DVC_STAGE, None):  # removed, so that a fork in the preload server does not do this again
