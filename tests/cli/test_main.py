@@ -1,6 +1,7 @@
 """The command `lowerdeck`."""
 
 import argparse
+import hashlib
 import importlib.metadata
 import json
 import os
@@ -17,11 +18,12 @@ from typing import Any
 import pytest
 
 from lowerdeck.artifacts import paths
-from lowerdeck.artifacts.files import write_table
+from lowerdeck.artifacts.files import write_json, write_table
 from lowerdeck.cli.commands import HELP
 from lowerdeck.cli.main import main, parser_of
 from lowerdeck.execution.environment import fixed_environment
 from lowerdeck.pages import dvc_plots_template
+from lowerdeck.provenance import lineage
 from lowerdeck.tracking import ui
 from tests.backends.neutron import environments
 from tests.handmade_build import write_build, write_config
@@ -411,3 +413,32 @@ def test_the_version_is_that_of_the_installed_package(capsys: pytest.CaptureFixt
     with pytest.raises(SystemExit, match="0"):
         main(["--version"])
     assert capsys.readouterr().out == f"lowerdeck {importlib.metadata.version('lowerdeck')}\n"
+
+
+@pytest.mark.parametrize(
+    ("damaged", "changes", "command"),
+    [
+        (paths.MANIFEST, {"partitions": None}, ["report"]),
+        (paths.MANIFEST, {"converter": {}}, ["report"]),
+        (paths.PLAN, {"nodes": [{"name": "a", "operator": "b", "compute": "c", "partition": None}]}, ["explain"]),
+        (paths.LINEAGE, {"links": 7}, ["compare", "workspace", "--no-log"]),
+        (paths.LINEAGE, {"links": []}, ["ledger", "update"]),
+        (paths.QUANTIZATION_REPORT, [{}], ["quantization"]),
+    ],
+)
+def test_a_damaged_file_of_a_build_is_named_with_the_way_out(
+    damaged: Path, changes: Any, command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of an unforeseen error no file was named: now those are that dvc.lock has otherwise."""
+    write_json(paths.LINEAGE, lineage.trace(write_build()))
+    outs = [
+        {"path": str(path), "hash": "md5", "md5": hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()}
+        for path in paths.BUILD.rglob("*.json")
+    ]
+    write_json(Path("dvc.lock"), {"schema": "2.0", "stages": {"all": {"outs": outs}}})
+    stored = json.loads(damaged.read_text())
+    write_json(damaged, stored | changes if isinstance(changes, dict) else changes)
+    assert main(command) == 1
+    error = capsys.readouterr().err
+    assert damaged.name in error
+    assert "`dvc repro` makes it again" in error or "`dvc repro partition` makes one" in error

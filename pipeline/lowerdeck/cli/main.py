@@ -55,7 +55,8 @@ def _main(arguments: Sequence[str] | None) -> int:
 
         if isinstance(error, OSError) and error.filename == OUTPUT:
             _discard_output()
-        print(f"lowerdeck {options.command}: {failure_message(error, options.command)}", file=sys.stderr)
+        message = failure_message(error, options.command) + _altered_outputs(error)
+        print(f"lowerdeck {options.command}: {message}", file=sys.stderr)
         return 1
     return 0
 
@@ -63,6 +64,19 @@ def _main(arguments: Sequence[str] | None) -> int:
 def _discard_output() -> None:
     """Let standard output be /dev/null: Python flushes it once more when the process ends."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _altered_outputs(error: Exception) -> str:
+    """Of an unforeseen error, the files in build/ that may be its cause: they are not what stages wrote."""
+    from lowerdeck.contracts.errors import LowerdeckError
+
+    if isinstance(error, (LowerdeckError, OSError)):
+        return ""
+    from lowerdeck.execution.dvc_state import altered_outputs
+
+    altered = ", ".join(altered_outputs())
+    way_out = "if this is damage, delete that, and `dvc repro` makes it again"
+    return altered and f". Not as `dvc repro` made them: {altered}; {way_out}"
 
 
 class _Version(argparse.Action):

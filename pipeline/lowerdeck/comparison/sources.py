@@ -203,15 +203,19 @@ def _from_files(label: str, files: Mapping[Path, str]) -> ComparedBuild:
         measured = json.loads(files[paths.METRICS]) | json.loads(files.get(paths.DEVICE_METRICS, "{}"))
         config = yaml.safe_load(files[paths.CONFIG])
         lineage = json.loads(files.get(paths.LINEAGE, "{}"))
-        converter = _converter(lineage)
+        converter, samples = _converter(lineage), _samples(lineage, config, measured)
+        program_sha256 = str(measured.get(_PROGRAM, "")) or _program(lineage)
         name = " ".join(config[section]["name"] for section in ("model", "target", "quantization", "flavor"))
-    except (ValueError, yaml.YAMLError, KeyError, TypeError) as error:
-        raise LowerdeckError(f"{label}: metrics.json, config.yaml or lineage.json is damaged: {error!r}") from error
+    except (ValueError, yaml.YAMLError, AttributeError, KeyError, TypeError) as error:
+        way_out = "; delete it, and `dvc repro` makes it again" if label == WORKSPACE else ""
+        raise LowerdeckError(
+            f"{label}: metrics.json, config.yaml or lineage.json is damaged: {error!r}{way_out}"
+        ) from error
     for section in NOT_OF_A_BUILD:
         config.pop(section, None)
     state, reason = _measured_state(config["gates"], measured)
     texts = {key: str(value) for key, value in measured.items() if not summary.is_number(value)}
-    program_sha256 = texts.pop(_PROGRAM, "") or _program(lineage)
+    texts.pop(_PROGRAM, None)
     return ComparedBuild(
         label=label,
         name=name,
@@ -221,7 +225,7 @@ def _from_files(label: str, files: Mapping[Path, str]) -> ComparedBuild:
         metrics=finite_metrics(measured),
         texts=texts | ({"converter.caveat": converter["caveat"]} if converter["caveat"] else {}),
         compiler=_compiler(config["flavor"]["name"], f"{converter['name']} {converter['version']}".strip()),
-        samples=_samples(lineage, config, measured),
+        samples=samples,
         device=_device(measured),
         program_sha256=program_sha256,
     )

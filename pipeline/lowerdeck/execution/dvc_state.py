@@ -118,6 +118,27 @@ def remove_dangling_links() -> list[str]:
     return done
 
 
+def altered_outputs() -> list[str]:
+    """Files in build/ of which dvc.lock has another MD5, by path; folders are not looked into."""
+    import yaml
+
+    from lowerdeck.config.yaml_text import plain_values
+
+    recorded: dict[str, str] = {}
+    with suppress(OSError, yaml.YAMLError, UnicodeDecodeError, AttributeError, KeyError, TypeError):
+        for stage in plain_values(Path(LOCK).read_text(encoding="utf-8"))["stages"].values():
+            recorded |= {output["path"]: output["md5"] for output in stage.get("outs", ()) if "md5" in output}
+    files = {Path(path): md5 for path, md5 in recorded.items() if Path(path).is_file()}
+    return sorted(path.as_posix() for path, md5 in files.items() if _md5(path.read_bytes()) != md5)
+
+
+def _md5(content: bytes) -> str:
+    """MD5 as DVC takes it of a file."""
+    import hashlib
+
+    return hashlib.md5(content, usedforsecurity=False).hexdigest()
+
+
 def _locks() -> list[Path]:
     """Every dvc.lock of the project that is there: of dvc.yaml at its root and of those in folders below it."""
     return [path for path in (Path(LOCK), *sorted(Path().glob(f"*/{LOCK}"))) if path.is_file()]
