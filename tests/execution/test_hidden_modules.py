@@ -34,6 +34,18 @@ def test_a_file_that_hides_a_module_is_named(tmp_path: Path, file: str, message:
         check_root(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["attr", "mpmath", "pandas", "tabulate"])
+def test_what_libraries_import_is_not_hidden_either(tmp_path: Path, name: str) -> None:
+    """An empty file of that name ended a stage by an AttributeError or ImportError inside a library."""
+    (tmp_path / "tests").mkdir()
+    for file in ("tests/__init__.py", "pytest.py", "timm.py", "my_model.py", "validate.py"):
+        (tmp_path / file).touch()
+    check_root(tmp_path)
+    (tmp_path / f"{name}.py").touch()
+    with pytest.raises(LowerdeckError, match=f"^{name}.py hides the library `{name}` from every stage; rename it"):
+        check_root(tmp_path)
+
+
 def test_several_are_named_at_once(tmp_path: Path) -> None:
     for name in ("yaml.py", "queue.py"):
         (tmp_path / name).touch()

@@ -5,8 +5,10 @@ Only the standard library is imported: the files that are looked for would hide 
 
 from __future__ import annotations
 
+import re
 import sys
-from importlib.machinery import FrozenImporter
+from contextlib import suppress
+from importlib.machinery import FrozenImporter, PathFinder
 from typing import TYPE_CHECKING
 
 from lowerdeck.contracts.errors import LowerdeckError
@@ -26,6 +28,10 @@ LIBRARIES = frozenset(
 """What this package imports and is installed with it; not those of extras, which may be absent."""
 
 
+_OF_NOBODY = ("tests", "test", "docs", "examples", "scripts", "validate", "isympy", "pylab")
+"""What distributions install by mistake, for old programs or for people; no library imports it."""
+
+
 def check_root(workspace: Path) -> None:
     """Raise LowerdeckError if a file or package at the root of `workspace` hides a module of Python or of a library."""
     if hidden := [f"{entry} hides {what} from every stage" for entry, what in sorted(_hidden(workspace))]:
@@ -33,16 +39,53 @@ def check_root(workspace: Path) -> None:
         raise LowerdeckError(f"{'; '.join(hidden)}; rename {which}, or move {which} into plugins/")
 
 
-def _hidden(workspace: Path) -> Iterator[tuple[str, str]]:
+def _hidden(workspace: Path) -> list[tuple[str, str]]:
     """Entries that hide a module, and what that is."""
+    entries = dict(_modules(workspace))
+    found = [(entry, f"Python's own module `{name}`") for entry, name in entries.items() if _is_found_in_folders(name)]
+    found += [(entry, f"the library `{name}`") for entry, name in entries.items() if name in LIBRARIES]
+    if found:
+        return found  # before more of Python is imported, which these may hide
+    return [(entry, f"the library `{name}`") for entry, name in entries.items() if _is_of_requirements(name)]
+
+
+def _modules(workspace: Path) -> Iterator[tuple[str, str]]:
+    """Entries at the root that Python takes for modules, and their names."""
     for path in workspace.iterdir():
         is_package = (path / "__init__.py").is_file()  # Python takes another folder only where it finds nothing else
         if is_package or (path.suffix == ".py" and path.is_file()):
-            name, entry = path.name.removesuffix(".py"), f"{path.name}{'/' * is_package}"
-            if _is_found_in_folders(name):
-                yield entry, f"Python's own module `{name}`"
-            elif name in LIBRARIES:
-                yield entry, f"the library `{name}`"
+            yield f"{path.name}{'/' * is_package}", path.name.removesuffix(".py")
+
+
+def _is_of_requirements(name: str) -> bool:
+    """Whether `name` is installed by what this package requires, directly or not: libraries import it."""
+    folders = [folder for folder in sys.path if folder.endswith(("site-packages", "dist-packages"))]
+    if name in _OF_NOBODY or PathFinder.find_spec(name, folders) is None:
+        return False
+    from importlib.metadata import packages_distributions  # a second, which few workspaces pay
+
+    return not _requirements().isdisjoint(map(_normalized, packages_distributions().get(name, ())))
+
+
+def _requirements() -> set[str]:
+    """Names of the distributions that this one requires without extras, and of those that they require in turn."""
+    from importlib.metadata import PackageNotFoundError, requires
+
+    found: set[str] = set()
+    waiting = ["lowerdeck"]
+    while waiting:
+        with suppress(PackageNotFoundError):
+            for requirement in requires(waiting.pop()) or ():
+                name = _normalized(re.split(r"[^\w.-]", requirement, maxsplit=1)[0])
+                if "extra ==" not in requirement and name not in found:
+                    found.add(name)
+                    waiting.append(name)
+    return found
+
+
+def _normalized(name: str) -> str:
+    """The name of a distribution as PEP 503 compares it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _is_found_in_folders(name: str) -> bool:
