@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from lowerdeck.config.params import with_values
+from lowerdeck.config.params import with_override, with_values
 from lowerdeck.contracts.errors import ConfigurationError
 
 TEXT = """\
@@ -37,6 +37,15 @@ def written(tmp_path: Path, text: str, values: dict[str, Any]) -> str:
 def test_what_is_equal_is_not_touched(tmp_path: Path) -> None:
     values = yaml.safe_load(TEXT)
     assert written(tmp_path, TEXT, values) == TEXT
+
+
+def test_lines_end_as_before(tmp_path: Path) -> None:
+    """With CRLF, `lowerdeck add --use` changed every line."""
+    path = tmp_path / "params.yaml"
+    path.write_bytes(TEXT.replace("\n", "\r\n").encode())
+    assert with_values(path, yaml.safe_load(TEXT)).encode() == path.read_bytes()
+    changed = with_values(path, {"target": "ethos_u55"}), with_override(path, ("build", "seed"), 2)
+    assert [text.count("\r\n") for text in changed] == [text.count("\n") for text in changed] == [TEXT.count("\n")] * 2
 
 
 def test_values_change_in_their_place(tmp_path: Path) -> None:

@@ -223,6 +223,15 @@ def test_a_lock_with_conflict_markers_is_left_to_a_person(project: Project, monk
     assert lock.read_text() == conflict
 
 
+def test_params_with_conflict_markers_are_left_to_a_person(project: Project) -> None:
+    """DVC only said that the YAML is invalid."""
+    params = project.root / "params.yaml"
+    params.write_text("<<<<<<< HEAD\na: 1\n=======\na: 2\n>>>>>>> other\n")
+    done = project.run(*REPRO)
+    assert done.returncode == 1
+    assert "params.yaml has the conflict markers of a merge; edit it, or choose a side by `git checkout" in done.stderr
+
+
 def test_links_to_nothing_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a workspace has them that was moved, with cache.type symlink: DVC ended by `[Errno 2]`."""
     monkeypatch.chdir(tmp_path)

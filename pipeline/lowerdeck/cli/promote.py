@@ -141,7 +141,7 @@ def _write(options: argparse.Namespace, selected: Selected) -> None:
     from lowerdeck.config.params import with_values
     from lowerdeck.release.promotion.workspace import check_committed
 
-    before, after = PARAMS.read_text(encoding="utf-8"), with_values(PARAMS, selected.selection.params())
+    before, after = PARAMS.read_bytes().decode(), with_values(PARAMS, selected.selection.params())
     if before == after:
         print(f"{PARAMS} has this content already")
         return

@@ -30,13 +30,19 @@ def _check_bounds(params: Path) -> None:
     """DVC reads the file before the stage compose does, and libyaml crashes on what is nested without end.
 
     Raises:
-        ConfigurationError: it is nested too deeply or too large.
+        ConfigurationError: it is nested too deeply or too large, or has conflict markers.
     """
     from lowerdeck.config.yaml_text import mapping_problem
     from lowerdeck.formats.regular_files import check_regular
 
     with suppress(OSError, UnicodeDecodeError):  # DVC says why it cannot read it
-        if problem := mapping_problem(check_regular(params).read_text(encoding="utf-8")):
+        text = check_regular(params).read_text(encoding="utf-8")
+        if any(line.startswith("<<<<<<< ") for line in text.splitlines()):
+            raise ConfigurationError(
+                f"{params} has the conflict markers of a merge; edit it, or choose a side by `git checkout --ours "
+                f"{params}` or `--theirs`, and run `lowerdeck repro` again"
+            )
+        if problem := mapping_problem(text):
             raise ConfigurationError(f"{params} {problem}")
 
 

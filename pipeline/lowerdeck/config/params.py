@@ -29,7 +29,7 @@ def with_override(path: Path, keys: Sequence[str], value: Any) -> str:
         elif place.get(key) is None:
             place[key] = {}
         place = place[key]
-    return _text(params)
+    return _with_line_ends_of(path, _text(params))
 
 
 def with_values(path: Path, values: Mapping[str, Any]) -> str:
@@ -51,7 +51,7 @@ def with_values(path: Path, values: Mapping[str, Any]) -> str:
     _check_written(path, after, values)
     kept = {line.strip() for line in after.splitlines()}
     lost = [line for line in before.splitlines() if line.lstrip().startswith("#") and line.strip() not in kept]
-    return after + "".join(f"{line}\n" for line in lost)
+    return _with_line_ends_of(path, after + "".join(f"{line}\n" for line in lost))
 
 
 def rewritten(path: Path, change: Callable[[Any], None]) -> str:
@@ -62,7 +62,14 @@ def rewritten(path: Path, change: Callable[[Any], None]) -> str:
     """
     values = _read(path)
     change(values)
-    return _text(values)
+    return _with_line_ends_of(path, _text(values))
+
+
+def _with_line_ends_of(path: Path, text: str) -> str:
+    """`text`, with lines that end as all in the file at `path` do: otherwise git shows each of them as changed."""
+    content = path.read_bytes()
+    is_of_windows = 0 < content.count(b"\r\n") == content.count(b"\n")
+    return text.replace("\n", "\r\n") if is_of_windows else text
 
 
 def _set(place: Any, key: str, value: Any) -> None:
