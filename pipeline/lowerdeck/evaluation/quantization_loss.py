@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 import torch
 
 from lowerdeck.contracts.errors import LowerdeckError
-from lowerdeck.contracts.evaluation import LayerMetrics, LossyLayer, QuantizationLoss
+from lowerdeck.contracts.evaluation import LayerMetrics, LossyLayer, OutputSpec, QuantizationLoss
 from lowerdeck.contracts.samples import Sample
-from lowerdeck.evaluation.layerwise_sqnr import compare_joined, compare_layers, difference
+from lowerdeck.evaluation.layerwise_sqnr import compare_joined, compare_layers, difference, output_specs
+from lowerdeck.evaluation.lost_quantities import LostQuantities, lost_quantities
 from lowerdeck.evaluation.quantization_error import IDENTICAL_DB, masked_in_both, sqnr_db
-from lowerdeck.graph.mask_numbers import masked_outputs
+from lowerdeck.graph.io_boundary import output_nodes
+from lowerdeck.graph.masked_scores import HANDING_ON, packet_of
+from lowerdeck.graph.modules import module_path
 from lowerdeck.graph.node_values import NodeValues
+from lowerdeck.graph.quantities import BELOW_1, known_values, quantities
 from lowerdeck.graph.source_lines import source_line
 
 if TYPE_CHECKING:
@@ -21,6 +26,8 @@ if TYPE_CHECKING:
 
     from lowerdeck.contracts.quantization import QuantizedTensor
     from lowerdeck.contracts.samples import Split
+
+    _Outputs = tuple[torch.Tensor, torch.Tensor]
 
 _MAX_LAYERS = 5
 _LEAST_DROP_DB = 6.0
@@ -53,12 +60,17 @@ def quantization_loss(
     Raises:
         LowerdeckError: an output is NaN or infinite where that of the float program is not; the message has the layer.
     """
-    outputs = _outputs(exported, quantized, samples)
+    specs = output_specs(exported, quantized)
+    outputs = _outputs(exported, quantized, samples, specs)
     split = cast("Split", [Sample(inputs=inputs, label=None, digest="") for inputs in samples])
     joined = compare_joined(exported, quantized, split, range(len(samples)))
-    ratios = [sqnr_db(*each) for each in map(_signal_and_noise, outputs) if each[0]]
-    found = min([*ratios, *(part.sqnr_db for parts in joined for part in parts)], default=None)
-    lost = sum(int((expected.isfinite() & ~actual.isfinite()).sum()) for each in outputs for expected, actual in each)
+    ratios = {at: sqnr_db(*powers) for at, each in outputs.items() if (powers := _signal_and_noise(each))[0]}
+    near = {at: outputs[at] for at, ratio in ratios.items() if least_sqnr_db is not None and ratio >= least_sqnr_db}
+    beside = _beside_others(exported, specs, near, samples, least_sqnr_db or 0.0)
+    parts = [part.sqnr_db for parts in joined for part in parts]
+    found = min([*ratios.values(), *parts, *(each.sqnr_db for each in beside.values())], default=None)
+    every = itertools.chain(*outputs.values())
+    lost = sum(int((expected.isfinite() & ~actual.isfinite()).sum()) for expected, actual in every)
     if not lost and (found is None or least_sqnr_db is None or found >= least_sqnr_db):
         return None
     layers = {layer.node: layer for layer in compare_layers(exported, quantized, split, range(len(samples)))}
@@ -75,6 +87,13 @@ def quantization_loss(
         _lossy_part(part, at, _inputs_sqnr_db(exported, layers, part.node))
         for parts in joined
         for at, part in enumerate(parts)
+    ]
+    named = {layer.node for layer in lossy[len(layers) :] if layer.sqnr_db < least_sqnr_db}
+    computing = {_compared(node, layers): each for node, each in beside.items()}
+    lossy += [
+        _lossy_quantities(node, each, _inputs_sqnr_db(exported, layers, node.name), lines[node.name])
+        for node, each in computing.items()
+        if node.name not in named
     ]
     below = [layer for layer in lossy if layer.sqnr_db < least_sqnr_db]
     departing = [layer for layer in below if layer.inputs_sqnr_db - layer.sqnr_db >= _LEAST_DROP_DB]
@@ -93,24 +112,57 @@ def _not_finite(count: int, num_samples: int, layers: Sequence[LossyLayer]) -> L
 
 
 def _outputs(
-    exported: ExportedProgram, quantized: ExportedProgram, samples: Sequence[tuple[torch.Tensor, ...]]
-) -> list[list[tuple[torch.Tensor, torch.Tensor]]]:
-    """Those in floats: for each, the expected and the actual one of every sample, without what masks leave out."""
+    exported: ExportedProgram,
+    quantized: ExportedProgram,
+    samples: Sequence[tuple[torch.Tensor, ...]],
+    specs: Sequence[OutputSpec],
+) -> dict[int, list[_Outputs]]:
+    """Those in floats by their place: the expected and actual ones of every sample, without what masks leave out."""
     names = [tuple(map(str, program.graph_signature.user_outputs)) for program in (exported, quantized)]
     execute = [NodeValues(program, set(outputs)) for program, outputs in zip((exported, quantized), names, strict=True)]
-    pairs = list(zip(*names, masked_outputs(exported), strict=True))
-    outputs: list[list[tuple[torch.Tensor, torch.Tensor]]] = [[] for _ in pairs]
+    pairs = list(zip(*names, specs, strict=True))
+    outputs: dict[int, list[_Outputs]] = {}
     for inputs in samples:
         expected, actual = (values(inputs) for values in execute)
-        for found, (name, other, numbers) in zip(outputs, pairs, strict=True):
+        for at, (name, other, spec) in enumerate(pairs):
             if name in expected and expected[name].is_floating_point():
                 wanted, given = expected[name].double(), actual[other].double()
-                masked = masked_in_both(given, wanted, numbers)
-                found.append((wanted.where(~masked, 0.0), given.where(~masked, 0.0)))
-    return [found for found in outputs if found]
+                masked = masked_in_both(given, wanted, spec.masked_numbers)
+                kept = wanted.where(~masked, 0.0), given.where(~masked, 0.0)
+                outputs.setdefault(at, []).append(kept)
+    return outputs
 
 
-def _signal_and_noise(outputs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> tuple[float, float]:
+def _beside_others(
+    exported: ExportedProgram,
+    specs: Sequence[OutputSpec],
+    outputs: Mapping[int, Sequence[_Outputs]],
+    samples: Sequence[tuple[torch.Tensor, ...]],
+    least_sqnr_db: float,
+) -> dict[torch.fx.Node, LostQuantities]:
+    """What is lost in outputs that are near as a whole, by the nodes that return these.
+
+    Results of a sigmoid or a softmax are of one kind: classes that are never likely are no quantities of their own.
+    """
+    found = {}
+    for at, each in outputs.items():
+        lsb, batch = specs[at].lsb, next((value.shape[0] for value in samples[0] if value.dim()), 1)
+        lost = lost_quantities(each, lsb, batch, least_sqnr_db) if lsb else None
+        if lost:
+            found[output_nodes(exported)[at]] = lost
+    known = quantities(exported.graph, known_values(exported)) if found else {}
+    return {node: lost for node, lost in found.items() if known[node].kinds != {BELOW_1}}
+
+
+def _compared(node: torch.fx.Node, layers: Mapping[str, LayerMetrics]) -> torch.fx.Node:
+    """What computes an output, if that is compared: a layer in front of a view of its result."""
+    before = node
+    while (before.name not in layers or packet_of(before) in HANDING_ON) and before.all_input_nodes:
+        before = before.all_input_nodes[0]
+    return before if before.name in layers else node
+
+
+def _signal_and_noise(outputs: Sequence[_Outputs]) -> tuple[float, float]:
     """Sums of squares, from what an output should be and is for each sample.
 
     One that is always the same is measured without its mean: the bias of the last layer would hide that nothing of the
@@ -151,19 +203,22 @@ def _lossy(layer: LayerMetrics, inputs_sqnr_db: float, tensors: Sequence[Quantiz
         ways_out.append("quantization.weight_granularity: per_channel, if the target offers it")
     if any(seen.clipped_share > _CLIPPING for seen in observed):
         ways_out.append("quantization.activation_observer: {kind: min_max}")
-    what = f"quantization.keep_float: [{layer.module}]"
-    if not layer.module:
-        what = (
-            f"quantization.keep_float for a module that has {line or 'this line'} alone, or quantization.scheme: "
-            "int16x8 or float32, if the target offers it"
-        )
     return LossyLayer(
         node=layer.node,
         operator=layer.operator,
         module=layer.module,
         sqnr_db=layer.sqnr_db,
         inputs_sqnr_db=inputs_sqnr_db,
-        ways_out=(*ways_out, what),
+        ways_out=(*ways_out, _kept_in_float(layer.module, line)),
+    )
+
+
+def _kept_in_float(module: str, line: str) -> str:
+    if module:
+        return f"quantization.keep_float: [{module}]"
+    return (
+        f"quantization.keep_float for a module that has {line or 'this line'} alone, or quantization.scheme: "
+        "int16x8 or float32, if the target offers it"
     )
 
 
@@ -175,4 +230,16 @@ def _lossy_part(part: LayerMetrics, at: int, inputs_sqnr_db: float) -> LossyLaye
         sqnr_db=part.sqnr_db,
         inputs_sqnr_db=inputs_sqnr_db,
         ways_out=(f"to return its tensor {at} as an output of its own, because all that is joined has one scale",),
+    )
+
+
+def _lossy_quantities(node: torch.fx.Node, lost: LostQuantities, inputs_sqnr_db: float, line: str) -> LossyLayer:
+    module = module_path(node)
+    return LossyLayer(
+        node=node.name,
+        operator=str(node.target),
+        module=module,
+        sqnr_db=lost.sqnr_db,
+        inputs_sqnr_db=inputs_sqnr_db,
+        ways_out=(lost.way_out, _kept_in_float(module, line)),
     )
