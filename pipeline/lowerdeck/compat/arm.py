@@ -71,6 +71,11 @@ FIXED_RANGE = Replacement(
     reason="Clips the image of a grid_sample and its result to -1 ... 1, the range of a graphics processor's textures: "
     "8 dB are left of an image with a standard deviation of 1. Ethos-U leaves the operator to the CPU.",
 )
+ENQUEUE_SHARED_NODE = Replacement(
+    target="executorch.backends.arm.quantizer.arm_quantizer_utils:SharedQspecQuantizer._maybe_enqueue_shared_node",
+    reason="Follows integers and booleans, which have no scale, from one tensor to another: scores beside boxes in "
+    "pixels become 0 where both are gathered by the same indices, or chosen by one comparison.",
+)
 TRACE_NODE = Replacement(
     target="executorch.backends.arm._passes.arm_pass:ArmPass._fx",
     reason="A quantized tanh, sigmoid or exponential function is float32 in the traced graph, and so is all behind it: "

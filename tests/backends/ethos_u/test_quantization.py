@@ -23,6 +23,7 @@ from lowerdeck.compat.arm import WIDEN_FOR_SUMS
 from lowerdeck.contracts.backends import Backend, BuildContext, Flavor
 from lowerdeck.contracts.errors import ConversionError
 from lowerdeck.contracts.quantization import QuantizationScheme
+from lowerdeck.evaluation.quantization_error import sqnr_db
 from lowerdeck.steps.calibrate import calibrate
 from lowerdeck.steps.convert import Converted, convert
 from lowerdeck.steps.export import export
@@ -32,6 +33,7 @@ from tests.backends.ethos_u.lowering import U55, U85
 from tests.compat.replacements import without
 from tests.conftest import Lowered
 from tests.marks import quick_first
+from tests.runtime import lowering
 
 INT16X8 = QuantizationScheme(name="int16x8")
 INT8 = QuantizationScheme(name="int8")
@@ -258,3 +260,61 @@ def test_integers_are_divided_as_integers(lowered: Callable[[str], Lowered]) -> 
     program = quantized(exported, lowered(U55).backend(), INT8, samples).module(check_guards=False)
     for sample in samples:
         assert all(map(torch.equal, program(*sample)[1:], network(*sample)[1:]))
+
+
+Chosen = tuple[torch.Tensor, ...]
+
+
+def kept(mask: torch.Tensor, *tensors: torch.Tensor) -> Chosen:
+    return tuple(torch.where(mask, tensor, torch.zeros_like(tensor)) for tensor in tensors)
+
+
+def of_highest(boxes: torch.Tensor, scores: torch.Tensor) -> Chosen:
+    """As in CenterNet and in YOLOv10 without NMS."""
+    boxes, scores = boxes.transpose(1, 2), scores.transpose(1, 2)
+    rows = scores.amax(-1).topk(4)[1].unsqueeze(-1)
+    return boxes.gather(1, rows.repeat(1, 1, 4)), scores.gather(1, rows.repeat(1, 1, 2))
+
+
+CHOSEN: dict[str, Callable[[torch.Tensor, torch.Tensor], Chosen]] = {
+    "at the highest scores": of_highest,
+    "by a comparison": lambda boxes, scores: kept(scores[:, :1] > 0.5, boxes, scores),
+    "boxes by their score": lambda boxes, scores: (*kept(scores[:, :1] > 0.5, boxes), scores),
+    "where scores are highest": lambda boxes, scores: kept(
+        nn.functional.max_pool1d(scores[:, :1], 3, 1, 1) == scores[:, :1], boxes, scores
+    ),
+}
+
+
+class Detector(nn.Module):
+    """Boxes in pixels and scores, and what chooses among them: float32 [1 x 3 x 8 x 8]."""
+
+    def __init__(self, choose: Callable[[torch.Tensor, torch.Tensor], Chosen]) -> None:
+        super().__init__()
+        self.image, self.boxes, self.scores = nn.Conv2d(3, 8, 3, 2, 1), nn.Conv2d(8, 4, 1), nn.Conv2d(8, 2, 1)
+        self.choose = choose
+
+    def forward(self, x: torch.Tensor) -> Chosen:
+        x = torch.relu(self.image(x))
+        return self.choose(150 * self.boxes(x).flatten(2) + 320, self.scores(x).flatten(2).sigmoid())
+
+
+def worst_sqnr(
+    network: Callable[..., Chosen], execute: Callable[..., Any], samples: Sequence[tuple[torch.Tensor, ...]]
+) -> float:
+    """The least among the results, in dB."""
+    with torch.no_grad():
+        pairs = [zip(network(*sample), execute(*sample), strict=True) for sample in samples]
+    powers = [[(float(a.square().sum()), float((a - b).square().sum())) for a, b in pair] for pair in pairs]
+    return min(sqnr_db(*map(sum, zip(*of_one, strict=True))) for of_one in zip(*powers, strict=True))
+
+
+@pytest.mark.parametrize("target", ["cortex_m", "ethos_u"])
+@pytest.mark.parametrize("choice", quick_first(CHOSEN))
+def test_what_is_chosen_together_has_ranges_of_its_own(choice: str, target: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    network, samples = Detector(CHOSEN[choice]).eval(), [(torch.randn(1, 3, 8, 8),) for _ in range(8)]
+    build = lowering.lower(network, samples, target, tmp_path / "build")
+    # With the steps of boxes, scores have 0 dB. Where two are nearly equal, another one may be chosen.
+    assert worst_sqnr(network, build.quantized, samples) > 5
+    assert worst_sqnr(build.quantized, build.open(), samples) > 40

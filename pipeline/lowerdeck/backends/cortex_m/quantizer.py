@@ -9,7 +9,7 @@ from executorch.backends.cortex_m.quantizer.quantization_configs import INT8_ACT
 from executorch.backends.cortex_m.quantizer.quantizer import CortexMQuantizer
 from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
 
-from lowerdeck.backends.ethos_u.quantizer import annotated_count_as_matched
+from lowerdeck.backends.ethos_u.quantizer import annotated_count_as_matched, ranges_of_floats_alone
 from lowerdeck.quantization.fixed_ranges import observe_what_is_shared
 from lowerdeck.quantization.matrix_products import use_bmm
 
@@ -38,7 +38,7 @@ class YieldingCortexMQuantizer(CortexMQuantizer):  # type: ignore[misc]  # Execu
         What shares a range with the result of a softmax, which CMSIS-NN has in 0 ... 0.996, shares an observed one.
         """
         before = {node for node in model.graph.nodes if Q_ANNOTATION_KEY in node.meta}
-        with annotated_count_as_matched(model):
+        with annotated_count_as_matched(model), ranges_of_floats_alone():
             annotated: GraphModule = super().annotate(model)
         new = [node for node in annotated.graph.nodes if Q_ANNOTATION_KEY in node.meta and node not in before]
         observe_what_is_shared(new, INT8_ACTIVATION_PER_TENSOR_QSPEC)

@@ -9,13 +9,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 from executorch.backends.arm.quantizer import EthosUQuantizer
 from executorch.backends.cortex_m.quantizer.pattern_matcher import PatternMatcher
+from torch.utils._pytree import tree_leaves
 from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
 
 from lowerdeck.backends.ethos_u.indices import cast_indices_of_scatters, cast_outputs, output_types, values_of_one_type
 from lowerdeck.backends.ethos_u.logarithms import log_softmax_by_sum
 from lowerdeck.backends.ethos_u.negation import negate_by_product
 from lowerdeck.backends.ethos_u.pooling import average_at_once
-from lowerdeck.compat.arm import FIXED_RANGE, IS_READ_BY_ONE_LAYER, ROUNDED_DIVISION, TRANSPOSED_WEIGHT
+from lowerdeck.compat.arm import (
+    ENQUEUE_SHARED_NODE,
+    FIXED_RANGE,
+    IS_READ_BY_ONE_LAYER,
+    ROUNDED_DIVISION,
+    TRANSPOSED_WEIGHT,
+)
 from lowerdeck.quantization.fixed_ranges import observe_what_is_shared
 
 if TYPE_CHECKING:
@@ -48,6 +55,7 @@ class YieldingQuantizer(EthosUQuantizer):  # type: ignore[misc]  # ExecuTorch is
             annotated_count_as_matched(model),
             self._weights_of_transposed_layers(),
             _images_in_their_range(),
+            ranges_of_floats_alone(),
             _integers_divided_as_such(),
             _factors_of_one_call(),
             values_of_one_type(),
@@ -63,7 +71,12 @@ class YieldingQuantizer(EthosUQuantizer):  # type: ignore[misc]  # ExecuTorch is
         What shares a range with converted integers, which have steps of 1, shares an observed one.
         """
         before = {node for node in model.graph.nodes if Q_ANNOTATION_KEY in node.meta}
-        with annotated_count_as_matched(model), self._weights_of_transposed_layers(), _images_in_their_range():
+        with (
+            annotated_count_as_matched(model),
+            self._weights_of_transposed_layers(),
+            _images_in_their_range(),
+            ranges_of_floats_alone(),
+        ):
             annotated: GraphModule = super().annotate(model)
         new = (node for node in annotated.graph.nodes if node not in before)
         observe_what_is_shared(new, self._per_tensor.get_input_act_qspec())
@@ -135,6 +148,24 @@ def _factors_of_one_call() -> AbstractContextManager[None]:
 
 def _memory_of(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
+
+
+def ranges_of_floats_alone() -> AbstractContextManager[None]:
+    """Let Arm's quantizers share a range only along tensors that have one: not by way of indices and comparisons."""
+    enqueue = ENQUEUE_SHARED_NODE.original()
+
+    def enqueue_along_floats(quantizer: Any, neighbor: Node, shared: set[Node], queue: list[Node]) -> None:
+        reads = any(_has_floats(source) for source in shared.intersection(neighbor.all_input_nodes))
+        if reads or (_has_floats(neighbor) and not shared.isdisjoint(neighbor.users)):
+            enqueue(quantizer, neighbor, shared, queue)
+
+    return ENQUEUE_SHARED_NODE.active(enqueue_along_floats)
+
+
+def _has_floats(node: Node) -> bool:
+    """Whether a result of `node`, which may have several, as a split does, is a tensor of floats."""
+    values = tree_leaves(node.meta.get("val"))
+    return any(isinstance(value, torch.Tensor) and value.is_floating_point() for value in values)
 
 
 @contextmanager
