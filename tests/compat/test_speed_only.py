@@ -22,7 +22,7 @@ from lowerdeck.compat.exir import COMPILE_ALL
 from lowerdeck.compat.fast_graph_passes import fast_graph_passes
 from lowerdeck.compat.nxp import EDGE_PASS
 from lowerdeck.compat.replacement import Replacement
-from lowerdeck.compat.torchao import HISTOGRAM_SEARCH
+from lowerdeck.compat.torchao import FOLD_TRAINED_BATCH_NORM, HISTOGRAM_SEARCH
 from lowerdeck.contracts.backends import Backend
 from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.execution.dvc_state import LOCK
@@ -33,7 +33,7 @@ from tests.backends.neutron.test_converter import RELU
 from tests.compat.replacements import declared, without
 from tests.conftest import TARGETS, Lowered, backend_for, small_network
 from tests.marks import quick_first
-from tests.networks import MIXED_SHAPE, Mixed, lowered_network, quantized_mixed
+from tests.networks import MIXED_SHAPE, Mixed, lowered_network, quantized_mixed, quantized_network
 from tests.project import REPOSITORY
 
 EXAMPLE = (torch.zeros(1, 3, 32, 32),)
@@ -70,6 +70,18 @@ def quantized() -> bytes:
 def quantized_by_histograms() -> bytes:
     """A network quantized for Neutron, whose biases derive their scales from histograms of activations."""
     return stored(quantized_mixed(neutron()))
+
+
+def quantized_behind_batch_norm() -> bytes:
+    """A network quantized for XNNPACK with a batch norm that is folded into no convolution, and one that is."""
+    from torch import nn
+
+    from lowerdeck.backends.xnnpack.backend import Xnnpack
+    from lowerdeck.backends.xnnpack.options import Device
+
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.BatchNorm2d(3), nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()).eval()
+    return stored(quantized_network(network, Xnnpack(device=Device()), [(torch.randn(1, 3, 8, 8),)]))
 
 
 def partitioned() -> bytes:
@@ -142,6 +154,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[object,
         fast_lock = lock_again()
     with without(HISTOGRAM_SEARCH):
         searched_again = quantized_by_histograms()
+    with without(FOLD_TRAINED_BATCH_NORM):
+        folded_again = quantized_behind_batch_norm()
     with without(EDGE_PASS):
         traced_again = partitioned()
     with without(COMPILE_ALL):
@@ -162,6 +176,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[object,
         "pytorch.TENSOR_META": loaded,
         "pytorch.CREATE_ARGUMENT": graphs,
         "pytorch.MATERIALIZE_COMPOSITE_OPERATORS": graphs,
+        "torchao.FOLD_TRAINED_BATCH_NORM": (folded_again, quantized_behind_batch_norm()),
         "torchao.HISTOGRAM_SEARCH": (searched_again, quantized_by_histograms()),
         "xnnpack.ANNOTATORS": (plain_quantized, quantized()),
         "xnnpack.ATTENTION_PATTERNS": (plain_bytes, spared),

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from torchao.quantization.pt2e import qat_utils
 
 from benchmarks.in_turns import create
 from benchmarks.networks import lowered as network_lowered
@@ -14,6 +15,7 @@ from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.quantization.quantized_tensors import quantized_tensors
 from lowerdeck.steps.quantize import quantize
 from tests.conftest import TARGETS, Lowered
+from tests.networks import quantized_network
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -55,6 +57,14 @@ def test_observers_of_another_target_are_refused(lowered: Callable[[str], Lowere
     assert quantizer is not None
     with pytest.raises(LowerdeckError, match="do not belong to this model and quantizer"):
         quantize(build.exported(), quantizer, lowered("xnnpack_cpu").state)
+
+
+def test_no_patterns_of_training_are_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchao exports them, which takes half a minute, as soon as one batch norm is left in a quantized program."""
+    monkeypatch.setattr(qat_utils, "_get_aten_graph_module_for_pattern", None)
+    network = torch.nn.Sequential(torch.nn.BatchNorm2d(3), torch.nn.Conv2d(3, 4, 3)).eval()
+    program = quantized_network(network, create("xnnpack_cpu"), [(torch.randn(1, 3, 8, 8),)])
+    assert any("batch_norm" in str(node.target) for node in program.graph.nodes)
 
 
 def test_expanded_constants_are_stored_dense() -> None:

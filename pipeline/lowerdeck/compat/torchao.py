@@ -10,3 +10,9 @@ HISTOGRAM_SEARCH = Replacement(
     "search takes half a second where nearly all values are in few bins.",
     for_speed_only=True,
 )
+FOLD_TRAINED_BATCH_NORM = Replacement(
+    target="torchao.quantization.pt2e.qat_utils:_fold_conv_bn_qat_helper",
+    reason="Exports dozens of patterns of layers that prepare_qat_pt2e made, which Lowerdeck never calls, if one batch "
+    "norm is left, such as one in front of a convolution.",
+    for_speed_only=True,
+)

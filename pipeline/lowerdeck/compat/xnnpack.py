@@ -31,6 +31,6 @@ INTERPOLATION_PATTERNS = Replacement(
 )
 ANNOTATORS = Replacement(
     target="executorch.backends.xnnpack.quantizer.xnnpack_quantizer:OP_TO_ANNOTATOR",
-    reason="XNNPACKQuantizer traces a dozen patterns of convolutions with batch norm, even if the program has none.",
+    reason="XNNPACKQuantizer traces a dozen patterns of convolutions with batch norm, which prepare_pt2e has folded.",
     for_speed_only=True,
 )

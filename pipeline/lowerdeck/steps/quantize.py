@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from executorch.exir.passes.remove_unused_parameters_pass import remove_unused_parameters_pass
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e
 
 from lowerdeck.compat.fast_graph_passes import fast_graph_passes
-from lowerdeck.compat.torchao import HISTOGRAM_SEARCH
+from lowerdeck.compat.torchao import FOLD_TRAINED_BATCH_NORM, HISTOGRAM_SEARCH
 from lowerdeck.contracts.quantization import ObserverState, QuantizedTensor
 from lowerdeck.graph.dynamic_shapes import dynamic_shapes_of
 from lowerdeck.graph.outputs import with_outputs_of
@@ -42,7 +42,7 @@ def quantize(
     assert program.example_inputs is not None
     with HISTOGRAM_SEARCH.active(searched_once(searched_range)):
         ranges, modules = {**state.ranges, **constant_ranges(prepared)}, observed_modules(prepared)
-        with torch.no_grad(), fast_graph_passes():
+        with torch.no_grad(), fast_graph_passes(), FOLD_TRAINED_BATCH_NORM.active(_without_dead_code):
             converted = with_buffers(convert_pt2e(prepared), program)
             _make_dense(converted)
     with torch.no_grad(), fast_graph_passes():
@@ -51,6 +51,13 @@ def quantize(
     # The float weights are unused after conversion, but every later stage would store and read them.
     quantized = remove_unused_parameters_pass(quantized)
     return quantized, quantized_tensors(quantized, ranges, modules)
+
+
+def _without_dead_code(module: torch.fx.GraphModule, *_: Any, **__: Any) -> torch.fx.GraphModule:
+    """What is left of folding batch norms if none was trained together with its convolution (prepare_qat_pt2e)."""
+    module.graph.eliminate_dead_code()
+    module.recompile()
+    return module
 
 
 def _make_dense(module: torch.fx.GraphModule) -> None:

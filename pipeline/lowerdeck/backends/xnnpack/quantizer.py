@@ -1,4 +1,4 @@
-"""XNNPACKQuantizer, which traces patterns with batch norm only where there is one, and leaves integers alone."""
+"""XNNPACKQuantizer, which traces patterns with batch norm only for training, and leaves integers alone."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _LAYERS = (
 
 
 class SparingQuantizer(XNNPACKQuantizer):  # type: ignore[misc]  # ExecuTorch is untyped
-    """XNNPACKQuantizer after prepare_pt2e, which folds batch norms into convolutions.
+    """XNNPACKQuantizer after prepare_pt2e, which folds every batch norm behind a convolution into it.
 
-    ExecuTorch exports twelve small modules to match such patterns, which takes several seconds in every process.
+    ExecuTorch exports twelve small modules to match what is not there then: several seconds in every process.
     """
 
     def transform_for_annotation(self, model: GraphModule) -> GraphModule:
@@ -47,7 +47,7 @@ class SparingQuantizer(XNNPACKQuantizer):  # type: ignore[misc]  # ExecuTorch is
         """Annotate the model as XNNPACKQuantizer does."""
         annotators = ANNOTATORS.original()
         # Tracing the patterns draws random numbers: without it, the training that follows would draw others.
-        if not self.global_config.is_qat and not any("batch_norm" in str(node.target) for node in model.graph.nodes):
+        if not self.global_config.is_qat:
             annotators = _without_batch_norm(annotators)
         with ANNOTATORS.active(annotators):
             annotated: GraphModule = super().annotate(model)
