@@ -108,7 +108,7 @@ def test_scores_beyond_the_classes_of_the_dataset_are_named(capsys: pytest.Captu
     assert capsys.readouterr().out == ""
 
 
-def test_names_that_several_classes_have_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_that_several_classes_have_are_named_in_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
     """ImageNet's were refused."""
     save_file({"weight": torch.ones(1)}, "weights.safetensors")
     check_class_names(dataset(*WEIGHTS), task("classification"), 5)
