@@ -143,7 +143,7 @@ def test_closed_streams_are_those_of_dev_null_also_for_other_processes(closed: s
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device of Linux")  # noqa: PTH110
-@pytest.mark.parametrize("write", ["print('x' * 100_000)", "print('x')", "terminal_console().print('x' * 100_000)"])
+@pytest.mark.parametrize("write", ["print('x' * 100_000)", "print('x')", r"terminal_console().print('x\n' * 50_000)"])
 def test_a_full_standard_output_is_named(write: str, tmp_path: Path) -> None:
     (tmp_path / "conf" / "flavor").mkdir(parents=True)
     code = (

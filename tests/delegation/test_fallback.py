@@ -29,7 +29,6 @@ from lowerdeck.steps.convert import Converted, convert
 from lowerdeck.steps.export import export
 from lowerdeck.steps.partition import partition
 from lowerdeck.steps.quantize import quantize
-from tests.marks import quick_first
 
 pytestmark = pytest.mark.heavy
 SHAPE = (1, 3, 24, 36)
@@ -279,7 +278,8 @@ class Lengths(nn.Module):
         return scores
 
 
-@pytest.mark.parametrize("fallback", quick_first(["cortex_m55", None]))
+@pytest.mark.slow
+@pytest.mark.parametrize("fallback", ["cortex_m55", None])
 def test_a_partition_that_fails_is_identified(fallback: str | None) -> None:
     """Operators of another one were searched, because they have the names that Arm's passes give.
 

@@ -167,6 +167,7 @@ def test_in_float16_squares_do_not_overflow(name: str) -> None:
     torch.testing.assert_close(found, wanted)
 
 
+@pytest.mark.slow
 def test_a_shift_that_rounds_stays_on_the_cpu() -> None:
     """An Ethos-U55 has no other, and convert finds that it computes something else."""
 

@@ -152,6 +152,7 @@ def test_one_file_takes_every_size(
         assert error < (0.06 if scheme == "int8" else 1e-5)
 
 
+@pytest.mark.slow
 def test_layers_are_compared_although_each_program_has_symbols_of_its_own(
     lower: Lower, samples: Sequence[tuple[torch.Tensor, ...]]
 ) -> None:

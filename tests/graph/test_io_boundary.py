@@ -177,6 +177,7 @@ def test_what_is_not_quantized_cannot_be_an_integer(
     assert f"set target.options.quantized_{side} to false" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_an_image_is_quantized_by_the_manifest(integer: Integer, tmp_path: Path) -> None:
     folder, _, converted = integer("xnnpack_cpu")
     pixels = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)

@@ -165,6 +165,7 @@ def test_masks_of_floats_are_found_in_an_output() -> None:
     assert found == ((-1e9, ADDED),)
 
 
+@pytest.mark.slow
 def test_a_filter_of_many_steps_is_looked_through() -> None:
     def filtered(x: Tensor) -> Tensor:
         level = other = x

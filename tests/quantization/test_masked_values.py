@@ -186,7 +186,7 @@ def samples() -> list[tuple[Tensor, ...]]:
 
 
 @pytest.mark.parametrize("target", quick_first(TARGETS))
-@pytest.mark.parametrize("name", quick_first(list(MASKED), 6))
+@pytest.mark.parametrize("name", quick_first(list(MASKED), 3))
 def test_what_is_kept_has_its_value(name: str, target: str) -> None:
     """They were 0 dB and less: 8 bits reached to the number of the mask."""
     _check(MASKED[name], target, samples())

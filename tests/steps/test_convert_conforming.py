@@ -293,6 +293,7 @@ class Steep(Skip):
         return torch.sigmoid(1000 * torch.sin(300 * super().forward(x)))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("faulty")
 def test_a_fault_does_not_hide_in_what_rounding_may_explain(
     conforming: Callable[..., tuple[ConvertedConforming, list[str]]],
@@ -675,7 +676,8 @@ class Beside(Attention):
         return torch.cat([1.5 * super().forward(x), 3 * self.coarse(x)], 1)
 
 
-@pytest.mark.parametrize("depth", quick_first((1, 2)))
+@pytest.mark.slow
+@pytest.mark.parametrize("depth", [1, 2])
 def test_a_coarse_tensor_does_not_hide_what_is_wrong_beside_it(
     depth: int, conforming: Callable[..., tuple[ConvertedConforming, list[str]]]
 ) -> None:

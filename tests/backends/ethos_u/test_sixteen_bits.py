@@ -102,6 +102,7 @@ def test_a_partition_quantizes_what_another_one_reads() -> None:
     assert "cannot be executed" not in detail
 
 
+@pytest.mark.slow
 def test_a_table_without_a_value_is_found() -> None:
     """The partition was not checked, because TOSA leaves open what it computes, and so was the program."""
     torch.manual_seed(0)
