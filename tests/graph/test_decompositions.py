@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from benchmarks.in_turns import create
 from benchmarks.networks import lowered
+from lowerdeck.contracts.backends import DynamicDimension
 from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.steps.calibrate import calibrate
 from lowerdeck.steps.export import export
@@ -57,6 +58,7 @@ FUNCTIONS: dict[str, _Function] = {
     "rrelu": lambda y, w: F.rrelu(y, upper=0.25),
     "rrelu in place": lambda y, w: F.rrelu(y * 2, inplace=True),
     "rrelu of a written slice": lambda y, w: F.rrelu(_doubled_first_row(y), 0.1, 0.3),
+    "transposed by other names": lambda y, w: y.mT + y.swapaxes(2, 3).moveaxis(1, 0)[0] * w.t() + y[0, 0].T @ w.H,
     "shaped like another": lambda y, w: y.flatten(2).softmax(-1).view_as(y) + w[:1, :1].expand_as(y),
     "reshaped like another": lambda y, w: torch.tanh(y.mT).reshape_as(y.flatten(2)).softmax(-1),
     "round to decimals": lambda y, w: torch.round(y, decimals=1),
@@ -187,3 +189,15 @@ def test_constant_indices_are_filled_by_one_mask() -> None:
     named = [str(node.target) for node in module.graph.nodes if node.op == "call_function"]
     assert "aten.masked_fill.Scalar" in named
     assert not any("any" in each or "arange" in each for each in named)
+
+
+def test_transposing_has_one_name_also_where_a_batch_varies() -> None:
+    class Scores(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x @ x.mT + x @ x.swapaxes(1, 2)
+
+    program = export(Scores(), [[4, 2, 3]], [DynamicDimension(dim=0, min=1, max=4)])
+    found = [node.target for node in program.graph.nodes if "transpose" in str(node.target) or "T" in node.name]
+    assert found == [torch.ops.aten.transpose.int] * 2
+    x = torch.randn(3, 2, 3)
+    torch.testing.assert_close(program.module()(x), Scores()(x))

@@ -76,9 +76,29 @@ def test_a_mask_leaves_the_scores_their_steps(mask: str, target: str) -> None:
     assert sqnr_db(float(wanted.square().sum()), float((wanted - found).square().sum())) > 25
 
 
-@pytest.mark.parametrize("mask", quick_first(["computed", "added"]))
-def test_a_masked_attention_is_delegated_as_a_whole(mask: str) -> None:
-    verdict, detail = lowered(Attention(MASKS[mask]).eval(), samples(), create("neutron_imxrt700"))
+class Weights(Attention):
+    """Returns the softmax itself."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        query, key, _ = self.parts(x).chunk(3, -1)
+        return self.mask(query @ key.mT).softmax(-1)
+
+
+@pytest.mark.parametrize(
+    ("network", "mask", "target"),
+    quick_first(
+        [
+            (Attention, "filled", "ethos_u85_256"),
+            (Weights, "filled", "ethos_u85_256"),
+            (Attention, "computed", "neutron_imxrt700"),
+            (Attention, "added", "neutron_imxrt700"),
+            (Weights, "added", "neutron_imxrt700"),
+        ],
+        quick=3,
+    ),
+)
+def test_a_masked_attention_is_delegated_as_a_whole(network: type[Attention], mask: str, target: str) -> None:
+    verdict, detail = lowered(network(MASKS[mask]).eval(), samples(), create(target))
     assert verdict == "right", detail
     delegated, total = detail.split(" operators", maxsplit=1)[0].split(" of ")
     assert delegated == total

@@ -21,12 +21,12 @@ _Tensor = torch.Tensor
 def decompose_rare_operators(program: ExportedProgram) -> None:
     """Decompose them in an ATen program, where their definition is short; `rename_outputs` comes next.
 
-    One whose sizes vary stays, as what it is decomposed into would depend on them; that of baddbmm does not.
+    One whose sizes vary stays, where what it is decomposed into would depend on them.
     """
     signature = program.graph_signature
     constant = {*signature.inputs_to_parameters, *signature.inputs_to_buffers} - {*signature.buffers_to_mutate.values()}
     for node in list(program.graph.nodes):
-        if node.op != "call_function" or not (_is_static(node) or node.target == _aten.baddbmm.default):
+        if node.op != "call_function" or not (_is_static(node) or node.target in _OF_ANY_SIZE):
             continue
         if node.target == _aten.take_along_dim.default and (len(node.args) < 3 or node.args[2] is None):
             continue  # its elements in a row, which a view of channels-last memory is not
@@ -217,11 +217,25 @@ def _layer_norm(
     return result if bias is None else result + bias
 
 
+def _reversed(x: _Tensor) -> _Tensor:
+    return x.permute(*reversed(range(x.dim())))
+
+
 _ASSERTIONS = (_aten._assert_async.default, _aten._assert_async.msg)
 _RANDOMIZED: dict[object, Any] = {
     _aten.rrelu.default: _aten.leaky_relu.default,
     _aten.rrelu_.default: _aten.leaky_relu_.default,
 }
+_PERMUTING: dict[object, Callable[..., _Tensor]] = {
+    **dict.fromkeys((_aten.mT.default, _aten.mH.default, _aten.adjoint.default), lambda x: x.transpose(-2, -1)),
+    **dict.fromkeys((_aten.numpy_T.default, _aten.matrix_H.default, _aten.t.default), _reversed),
+    **dict.fromkeys((_aten.swapaxes.default, _aten.swapdims.default), torch.transpose),
+    **dict.fromkeys((_aten.movedim.int, _aten.movedim.intlist), torch.movedim),
+    **dict.fromkeys((_aten.moveaxis.int, _aten.moveaxis.intlist), torch.movedim),
+}
+"""Names of transposing and permuting that partitioners do not know."""
+_OF_ANY_SIZE = (_aten.baddbmm.default, *_PERMUTING)
+"""What they are decomposed into does not depend on sizes."""
 _DEFINITIONS: dict[object, Callable[..., _Tensor]] = {
     _aten.__lshift__.Scalar: torch.bitwise_left_shift,
     _aten.__rshift__.Scalar: torch.bitwise_right_shift,
@@ -241,4 +255,5 @@ _DEFINITIONS: dict[object, Callable[..., _Tensor]] = {
     _aten.round.decimals: _round,
     _aten.take_along_dim.default: _take_along_dim,
     _aten.view_as.default: lambda x, other: x.view(other.shape),
+    **_PERMUTING,
 }

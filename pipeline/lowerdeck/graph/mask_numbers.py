@@ -161,9 +161,24 @@ def _wanted(graph: torch.fx.Graph) -> list[_Read]:
     for node in graph.nodes:
         if packet_of(node) in _LOGARITHMS:
             found.append(_Read(node.args[0], 1, False))
-        elif packet_of(node) in _ORDERING and len(node.all_input_nodes) == 1:  # and not the larger of two tensors
+        elif packet_of(node) in _ORDERING and len(node.all_input_nodes) == 1 and not _is_of_softmax(node):
+            # One tensor, and not the larger of two.
             found.extend(_of(_Read(node.args[0], 1, False)))
     return found
+
+
+def _is_of_softmax(largest: Node) -> bool:
+    """Whether a node is the largest score of a softmax in parts, exp(x - amax(x)), as Arm's quantizer writes it.
+
+    Only differences from the largest count behind it: what is masked is 0 there, as in the softmax itself.
+    """
+    readers = [*_readers(largest)]
+    return packet_of(largest) is _aten.amax and all(
+        packet_of(each) is _aten.sub
+        and each.args[0] is largest.args[0]
+        and all(packet_of(user) is _aten.exp for user in _readers(each))
+        for each in readers
+    )
 
 
 def _returned(graph: torch.fx.Graph) -> list[_Read]:

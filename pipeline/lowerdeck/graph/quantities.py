@@ -187,7 +187,13 @@ def step_of(node: Node, values: Values) -> Step | None:
         return _step(source, numbers, torch.zeros(1))
     of_first, of_second = _signs(node)
     of_source, of_other = (of_second, of_first) if is_turned else (of_first, of_second)
-    return _step(source, torch.tensor([of_source], dtype=torch.double), numbers * of_other)
+    return _step(source, torch.tensor([of_source], dtype=torch.double), _without_mask(numbers * of_other))
+
+
+def _without_mask(summands: torch.Tensor) -> torch.Tensor:
+    """What is added where the number of a mask leaves nothing out: mask_numbers.py tells where those count."""
+    kept = summands[summands > MASKED]
+    return kept if kept.numel() and not kept.any() else summands
 
 
 def _signs(node: Node) -> tuple[float, float]:
