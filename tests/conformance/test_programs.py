@@ -17,7 +17,7 @@ from lowerdeck.backends.neutron import sdk
 from lowerdeck.backends.neutron.converter import REFERENCE
 from lowerdeck.conformance.partitions import boundary_values
 from lowerdeck.conformance.programs import edge_deviation, program_errors
-from lowerdeck.contracts.conformance import ConformanceSettings
+from lowerdeck.contracts.conformance import ConformanceSettings, ErrorUnit, OutputError, PartitionConformance
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.runtime.floats import FloatProgram
 from lowerdeck.runtime.loading import open_made_program
@@ -120,6 +120,29 @@ def test_programs_of_the_small_network_agree(target: str, lowered: Callable[[str
     expected = boundary_values(edge, (), samples)
     (error,) = program_errors(program.calls, edge, samples, expected, build.converted.output_scales)
     assert error.excess <= 1
+
+
+def test_what_rounding_explains_of_a_partition_it_explains_of_the_program(lowered: Callable[[str], Lowered]) -> None:
+    """The edge program is not executed again for as much."""
+    build = lowered("neutron_imxrt700")
+    edge, samples, (step,) = build.edge().exported_program(), build.samples[:2], build.converted.output_scales
+    assert step is not None
+    expected = boundary_values(edge, (), samples)
+    name = edge.graph.output_node().all_input_nodes[0].name
+
+    def execute(_: object) -> list[tuple[torch.Tensor, ...]]:
+        return [(values[name] + 20 * step,) for values in expected]
+
+    (integers,) = edge.graph.output_node().all_input_nodes[0].all_input_nodes
+    for output, explained in ((integers.name, 30.0), (integers.name, 15.0), ("another", 30.0)):
+        bound = OutputError(
+            output=output, max_error=0, mean_error=0, unit=ErrorUnit.LSB, bound=explained, mean_bound=explained
+        )
+        found = PartitionConformance(partition="tag0", depth=1, outputs=(bound,))
+        (error,) = program_errors(execute, edge, samples, expected, [step], [found])
+        assert (error.excess <= 1) == (bound.output == integers.name and explained > 20)
+        if error.excess <= 1:
+            assert (error.bound, error.mean_bound) == (30.0, 30.0)
 
 
 @pytest.mark.parametrize("target", quick_first(["cortex_m55", "ethos_u85_256"]))

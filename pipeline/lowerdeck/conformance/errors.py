@@ -35,6 +35,7 @@ def output_error(
     depth: int,
     *,
     precision: float,
+    known: OutputError | None = None,
     rounded: Iterable[Callable[[], Sequence[Pair]]] = (),
 ) -> OutputError:
     """Compare an output with its reference.
@@ -47,6 +48,8 @@ def output_error(
         depth: Number of roundings in succession that led to it.
         precision: The relative error that one rounding explains, of values without a quantization: `precision_of_types`
             the types that it is computed in, or OF_INTEGERS.
+        known: Of the integers that this output is made of, where they were compared with their reference before: its
+            bounds hold here, too.
         rounded: Each computes the same with the reference's own integers rounded in another way as actual values. They
             raise the bounds: an activation function may turn one step at its input into several at its output, and one
             step decides which of two nearly equal values is the largest. Called only while the error exceeds what
@@ -57,16 +60,23 @@ def output_error(
     """
     error = _error_within(name, pairs, scale, depth, precision=precision)
     by_depth = error
+    if known is not None and known.unit == error.unit:
+        error = _within(error, by_depth, known.bound, known.mean_bound)
     for round_otherwise in rounded:
         if error.excess <= 1:
             break
         other = _error_within(name, round_otherwise(), scale, depth, precision=precision)
         if not math.isfinite(other.max_error):  # it left the domain of a function, and explains nothing
             continue
-        bound, mean = max(error.bound, other.max_error), max(error.mean_bound, other.mean_error)
-        sensitivity = max(bound / by_depth.bound, mean / by_depth.mean_bound)
-        error = replace(error, bound=bound, mean_bound=mean, sensitivity=sensitivity)
+        error = _within(error, by_depth, other.max_error, other.mean_error)
     return error
+
+
+def _within(error: OutputError, by_depth: OutputError, bound: float, mean_bound: float) -> OutputError:
+    """`error` with bounds that are at least these."""
+    bound, mean_bound = max(error.bound, bound), max(error.mean_bound, mean_bound)
+    sensitivity = max(bound / by_depth.bound, mean_bound / by_depth.mean_bound)
+    return replace(error, bound=bound, mean_bound=mean_bound, sensitivity=sensitivity)
 
 
 def _error_within(

@@ -16,13 +16,14 @@ from lowerdeck.contracts.conformance import OutputError
 from lowerdeck.graph.modules import module_path
 from lowerdeck.graph.node_origins import history
 from lowerdeck.graph.node_values import NodeValues
-from lowerdeck.graph.nodes import operator_name
+from lowerdeck.graph.nodes import STATIC_DEQUANTIZE, operator_name
 from lowerdeck.graph.source_lines import source_line
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
     from lowerdeck.conformance.errors import Pair
+    from lowerdeck.contracts.conformance import PartitionConformance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +82,7 @@ def program_errors(
     samples: Sequence[Inputs],
     expected: Sequence[Values],
     scales: Sequence[float | None],
+    partitions: Sequence[PartitionConformance] = (),
 ) -> tuple[OutputError, ...]:
     """Errors of a `.pte` relative to the edge program that it was lowered from.
 
@@ -90,8 +92,11 @@ def program_errors(
         samples: Inputs of the model to try, in consecutive calls: state is checked by what the next call returns.
         expected: What the edge program computes for `samples`: `boundary_values`.
         scales: One step of each output's quantization, None where it has none.
+        partitions: What was found about partitions: bounds of what they return hold for outputs that are these integers
+            or made of them alone, so that the edge program need not be executed with other roundings again.
     """
     outputs = returned_nodes(edge)
+    known = {error.output: error for found in partitions for error in found.outputs}
     results = execute(samples)
 
     @cache
@@ -109,10 +114,17 @@ def program_errors(
             scale,
             depth_of(edge.graph),
             precision=precision_of(edge.graph),
+            known=known.get(_integers(node).name),
             rounded=[partial(rounded_output, node.name, draw) for draw in range(ROUNDING_DRAWS)],
         )
         for index, (node, scale) in enumerate(zip(outputs, scales, strict=True))
     )
+
+
+def _integers(node: torch.fx.Node) -> torch.fx.Node:
+    """What a dequantization reads; of another node, itself."""
+    is_dequantize = node.op == "call_function" and operator_name(node).startswith(STATIC_DEQUANTIZE)
+    return node.all_input_nodes[0] if is_dequantize else node
 
 
 def _first_deviating(quantized: ExportedProgram, edge: ExportedProgram, sample: Inputs) -> torch.fx.Node | None:

@@ -239,7 +239,7 @@ def _with_program_checked(
         program = FloatProgram(opened, converted.inputs, converted.outputs)
         faults = refused_calls(converted, program, twins.opener(resolver), samples[0], result.plan) if samples else []
         edge = manager.exported_program()
-        how = edge, samples, values, converted.output_scales
+        how = edge, samples, values, converted.output_scales, result.partitions
         is_exact = any(part.twin_format == "tosa" for part in converted.partitions) and opened.is_cross_checkable()
         errors = () if faults else program_errors(program.calls if is_exact else program.consecutive_calls, *how)
         if is_exact and any(error.excess > 1 for error in errors):
