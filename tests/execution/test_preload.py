@@ -21,6 +21,7 @@ from tests.conftest import end_servers
 from tests.project import REPOSITORY, SOURCES
 
 NO_SERVER = 99
+ONLY_ROOT = pytest.mark.skipif(os.getuid() != 0, reason="only root can choose a group, or give a folder away")
 
 SERVER = """
 import sys
@@ -311,9 +312,11 @@ def test_a_server_serves_no_client_whose_libraries_would_behave_otherwise(host: 
         "nice -n 10",
         "prlimit --nofile=200",
         "prlimit --as=8000000000:",
+        pytest.param("setpriv --regid=100 --keep-groups", marks=ONLY_ROOT),
+        pytest.param("setpriv --groups=100", marks=ONLY_ROOT),
     ],
 )
-def test_a_server_serves_no_client_with_other_processors_limits_or_priority(host: Host, wrapper: str) -> None:
+def test_a_server_serves_no_client_with_other_processors_limits_groups_or_priority(host: Host, wrapper: str) -> None:
     """A fork has those of the server, whoever asks for it, and cannot raise them again."""
     host.serve()
     name = host.module("unused", "pass")
@@ -387,7 +390,7 @@ def test_a_link_in_place_of_the_folder_is_refused(host: Host) -> None:
     assert host.run(name) == (NO_SERVER, "", "")
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
+@ONLY_ROOT
 def test_a_folder_of_somebody_else_is_refused(host: Host) -> None:
     host.serve()
     name = host.module("unused", "print('must not run')")

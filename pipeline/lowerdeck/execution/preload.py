@@ -256,15 +256,16 @@ def socket_address(libraries: Libraries = LOWERING, environment: Mapping[str, st
 
 
 def inherited() -> list[object]:
-    """What a fork has from its server instead of its client, and cannot change: `taskset`, `nice`, `ulimit`, cgroups.
+    """What a fork has from its server instead of its client, and cannot change: `taskset`, `nice`, `ulimit`, `newgrp`.
 
-    A limit that was lowered cannot be raised again, nor can a priority; a cgroup bounds memory and ends with its job.
+    A limit that was lowered cannot be raised again, nor can a priority; a cgroup bounds memory and ends with its job;
+    groups decide whose the files are that a stage writes, and what it may read.
     """
     import resource
 
     names = sorted(name for name in dir(resource) if name.startswith("RLIMIT_"))
     found: list[object] = [(name, resource.getrlimit(getattr(resource, name))) for name in names]
-    found.append(os.getpriority(os.PRIO_PROCESS, 0))
+    found += [os.getpriority(os.PRIO_PROCESS, 0), os.getgid(), os.getegid(), sorted(os.getgroups())]
     if sys.platform == "linux":
         found += [sorted(os.sched_getaffinity(0)), os.sched_getscheduler(0)]
         with contextlib.suppress(OSError):
