@@ -25,8 +25,13 @@ LIBRARIES = frozenset(
         *("torchvision", "tqdm", "typing_extensions", "vl_convert", "yaml"),
     }
 )
-"""What this package imports and is installed with it; not those of extras, which may be absent."""
+"""What this package imports and is installed with it."""
 
+EXTRAS = (
+    *("ai_edge_litert", "serial", "soundfile", "timm", "torchaudio", "tosa_reference_model", "transformers"),
+    "ethosu",  # imported by ExecuTorch
+)
+"""What this package imports of its extras, which may be absent: a file then hides nothing."""
 
 _OF_NOBODY = ("tests", "test", "docs", "examples", "scripts", "validate", "isympy", "pylab")
 """What distributions install by mistake, for old programs or for people; no library imports it."""
@@ -58,21 +63,24 @@ def _modules(workspace: Path) -> Iterator[tuple[str, str]]:
 
 
 def _is_of_requirements(name: str) -> bool:
-    """Whether `name` is installed by what this package requires, directly or not: libraries import it."""
+    """Whether `name` is installed by what this package or an extra requires, directly or not: libraries import it."""
     folders = [folder for folder in sys.path if folder.endswith(("site-packages", "dist-packages"))]
     if name in _OF_NOBODY or PathFinder.find_spec(name, folders) is None:
         return False
     from importlib.metadata import packages_distributions  # a second, which few workspaces pay
 
-    return not _requirements().isdisjoint(map(_normalized, packages_distributions().get(name, ())))
+    owners = packages_distributions()
+    # Not all that the extra of developers installs, such as pytest, which no stage imports.
+    of_extras = {_normalized(owner) for module in EXTRAS for owner in owners.get(module, ())}
+    return not _requirements(of_extras).isdisjoint(map(_normalized, owners.get(name, ())))
 
 
-def _requirements() -> set[str]:
-    """Names of the distributions that this one requires without extras, and of those that they require in turn."""
+def _requirements(of_extras: set[str]) -> set[str]:
+    """Names of the distributions that this one requires without extras, of these, and of all that they require."""
     from importlib.metadata import PackageNotFoundError, requires
 
-    found: set[str] = set()
-    waiting = ["lowerdeck"]
+    found = set(of_extras)
+    waiting = ["lowerdeck", *of_extras]
     while waiting:
         with suppress(PackageNotFoundError):
             for requirement in requires(waiting.pop()) or ():
