@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -269,3 +270,49 @@ def test_every_cut_that_dvc_refuses_is_noticed() -> None:
             is_valid = False
         assert dvc_state._is_whole(content) == is_valid, number
     assert not dvc_state._is_whole(b"".join(lines)[:-1])
+
+
+@pytest.fixture
+def linked(project: Project) -> Project:
+    """A project whose only output would be in build/below, which a stage of ours writes."""
+    stage = {"cmd": "exec python -m stages.second", "outs": ["build/below/second"]}
+    (project.root / "dvc.yaml").write_text(yaml.safe_dump({"stages": {"second": stage}}))
+    source = STAGE.replace('shutil.copy("first", "second")', 'shutil.copy("source", "build/below/second")')
+    (project.root / "stages" / "second.py").write_text(source)
+    return project
+
+
+@pytest.mark.parametrize("place", ["build", "build/below"])
+@pytest.mark.parametrize("is_plain", [False, True])
+def test_a_link_out_of_the_repository_is_refused_before_anything_is_built(
+    linked: Project, tmp_path: Path, place: str, is_plain: bool
+) -> None:
+    """DVC said that a file "is outside of git repository" when export had been built."""
+    scratch, link = tmp_path / "scratch", linked.root / place
+    (scratch / "below").mkdir(parents=True)
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(scratch)
+    done = linked.dvc("repro") if is_plain else linked.run(*REPRO)
+    assert done.returncode != 0
+    assert f"{place} is a link to {scratch}, outside of the git repository {linked.root}" in done.stderr
+    assert not [path for path in scratch.rglob("*") if path.is_file()]
+    link.unlink()
+    (linked.root / "build" / "below").mkdir(parents=True)
+    for words in re.findall("`(dvc [^`]*)`", done.stderr):  # the way out
+        assert linked.dvc(*words.split()[1:]).returncode == 0
+    done = linked.run(*REPRO)
+    assert done.returncode == 0, done.stderr
+    assert (linked.root / "build" / "below" / "second").readlink().is_relative_to(scratch)
+
+
+@pytest.mark.parametrize("place", ["build", "build/below", "build/logs"])
+def test_a_link_within_the_repository_or_beside_the_outputs_is_none_of_dvcs_business(
+    linked: Project, tmp_path: Path, place: str
+) -> None:
+    scratch = tmp_path / "scratch" if place == "build/logs" else linked.root / "scratch"
+    (scratch / "below").mkdir(parents=True)
+    (linked.root / place).parent.mkdir(exist_ok=True)
+    (linked.root / place).symlink_to(scratch)
+    (linked.root / "build" / "below").mkdir(exist_ok=True)
+    done = linked.run(*REPRO)
+    assert done.returncode == 0, done.stderr

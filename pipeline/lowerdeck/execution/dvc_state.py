@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -39,11 +40,12 @@ def repro_command(*arguments: str) -> tuple[list[str], dict[str, str]]:
     """The command that is `dvc repro` with `arguments`, and its environment.
 
     Raises:
-        LowerdeckError: the workspace in the current folder has lost the git repository that DVC needs, or hides a
-            module from the stages.
+        LowerdeckError: the workspace in the current folder has lost the git repository that DVC needs, hides a module
+            from the stages, or has links out of that repository in build/.
     """
     check_root(Path.cwd())
     _check_repository(Path.cwd())
+    check_links(Path.cwd())
     # Stages run `python`, which must be this interpreter even if the environment is not activated.
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
     return [sys.executable, "-P", "-m", QUIET_DVC, "repro", *arguments], searching_environment() | {"PATH": path}
@@ -51,20 +53,60 @@ def repro_command(*arguments: str) -> tuple[list[str], dict[str, str]]:
 
 def _check_repository(folder: Path) -> None:
     """A downloaded archive and `COPY` in a Dockerfile leave .git behind, and DVC then only says that it is missing."""
-    settings = folder / ".dvc"
-    if not (settings / "config").is_file() or any((place / ".git").exists() for place in (folder, *folder.parents)):
-        return
-    from dvc.config import Config, ConfigError  # takes half a second, which only these workspaces pay
-
-    try:
-        is_alone = Config(str(settings))["core"].get("no_scm")
-    except ConfigError:
-        return  # DVC says what is wrong with it
-    if not is_alone:
+    if (folder / ".dvc" / "config").is_file() and _git_root(folder) is None and _needs_git(folder):
         raise LowerdeckError(
             f"{folder} is in no git repository, which DVC needs; run `git init` there, or bring .git along (archives "
             "and `COPY` in a Dockerfile may leave it out)"
         )
+
+
+def check_links(workspace: Path) -> None:
+    """Raise LowerdeckError if build/, or a folder in it, is a link by which outputs leave the git repository.
+
+    DVC lists what it keeps in a .gitignore beside it, and fails once the first stage has built something.
+    """
+    build = workspace / paths.BUILD
+    folders = [build, *sorted(build.iterdir())] if build.is_dir() else []
+    links = [folder for folder in folders if folder.is_symlink() and folder.is_dir()]
+    root = _git_root(workspace.resolve()) if links else None
+    if root is None or not _needs_git(workspace):
+        return
+    kept = [workspace / output for output in _kept_outputs(workspace / "dvc.yaml")]
+    for link in links:
+        place = link.resolve()
+        if not place.is_relative_to(root) and any(link in output.parents for output in kept):
+            cache = shlex.quote(str(place / "dvc"))
+            raise LowerdeckError(
+                f"{link.relative_to(workspace)} is a link to {place}, outside of the git repository {root}, where DVC "
+                f"keeps no outputs. Remove the link, and let DVC link single files there: `dvc cache dir --local "
+                f"{cache}` and `dvc config --local cache.type symlink`"
+            )
+
+
+def _git_root(folder: Path) -> Path | None:
+    return next((place for place in (folder, *folder.parents) if (place / ".git").exists()), None)
+
+
+def _needs_git(workspace: Path) -> bool:
+    from dvc.config import Config, ConfigError  # takes half a second, which few workspaces pay
+
+    try:
+        return not Config(str(workspace / ".dvc"))["core"].get("no_scm")
+    except ConfigError:
+        return False  # DVC says what is wrong with it
+
+
+def _kept_outputs(pipeline: Path) -> list[str]:
+    """Outputs of `pipeline`, a dvc.yaml, that DVC keeps in its cache, by path."""
+    from lowerdeck.config.yaml_text import read_mapping
+
+    found: list[str] = []
+    with suppress(OSError, LowerdeckError, AttributeError, KeyError, TypeError):  # DVC says what is wrong with it
+        for stage in read_mapping(pipeline)["stages"].values():
+            for output in stage.get("outs", ()):
+                options = output if isinstance(output, dict) else {output: {}}
+                found += [path for path, values in options.items() if values.get("cache", True)]
+    return found
 
 
 def keep_locks() -> None:

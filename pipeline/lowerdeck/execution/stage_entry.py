@@ -56,9 +56,7 @@ def run_stage(
         preload.die_with_parent()
         fix_environment()
         if os.environ.pop(_DVC_STAGE, None):  # removed, so that a fork in the preload server does not do this again
-            from lowerdeck.execution.dvc_state import keep_locks
-
-            keep_locks()
+            _check_state(name)
         if starts is not None:
             preload.start(starts)
         code = None
@@ -69,6 +67,18 @@ def run_stage(
         sys.exit(_main(name, main) if code is None else code)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _check_state(name: str) -> None:
+    """Keep what DVC has written; end where it will not keep what the stage writes."""
+    from lowerdeck.contracts.errors import LowerdeckError
+    from lowerdeck.execution.dvc_state import check_links, keep_locks
+
+    keep_locks()
+    try:
+        check_links(Path.cwd())
+    except LowerdeckError as error:
+        sys.exit(f"\n{name.removeprefix('stages.')}: {error}")
 
 
 def _ended_by_signal(name: str, number: int) -> int:
