@@ -48,12 +48,38 @@ def test_what_libraries_import_is_not_hidden_either(tmp_path: Path, name: str) -
 
 @pytest.mark.parametrize("name", ["serial", "soundfile", "ethosu", "ml_dtypes", "timm"])
 def test_what_an_installed_extra_brings_is_not_hidden_either(tmp_path: Path, name: str) -> None:
-    """Beside the device serial_board, a serial.py of one's own ended measure by an AttributeError; without it, none."""
+    """Beside the device serial_board, a user's serial.py ended measure by an unforeseen AttributeError."""
     (tmp_path / f"{name}.py").touch()
     message = f"^{name}.py hides the library `{name}` from every stage; rename it"
     is_installed = importlib.util.find_spec(name) is not None
     with pytest.raises(LowerdeckError, match=message) if is_installed else nullcontext():
         check_root(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "inside", "message"),
+    [
+        ("data", "__init__.py", "`import data` finds the package data/ and never data.py"),
+        ("stages", "__init__.py", "`import stages` finds the package stages/ and never stages.py"),
+        (
+            "plugins",
+            "tiny_net.py",
+            "`import plugins` finds plugins.py and never the folder plugins/",
+        ),
+    ],
+)
+def test_a_file_beside_a_folder_of_its_name_is_refused(tmp_path: Path, name: str, inside: str, message: str) -> None:
+    """Compose said of a model in data.py that there was none, and `lowerdeck init` broke `from data import MyData`."""
+    (tmp_path / name).mkdir()
+    (tmp_path / f"{name}.py").write_text("IS_FILE = True")
+    (tmp_path / name / "README.md").touch()
+    check_root(tmp_path)
+    is_file = (sys.executable, "-c", f"import {name}; print(hasattr({name}, 'IS_FILE'))")
+    (tmp_path / name / inside).touch()
+    with pytest.raises(LowerdeckError, match=f"{re.escape(message)}; rename {name}.py$"):
+        check_root(tmp_path)
+    found = subprocess.run(is_file, cwd=tmp_path, capture_output=True, text=True, check=True).stdout.strip()
+    assert found == str(f"finds {name}.py" in message)
 
 
 def test_several_are_named_at_once(tmp_path: Path) -> None:

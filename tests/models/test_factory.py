@@ -86,7 +86,7 @@ def test_a_model_in_folders_without_init(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_names_that_do_not_exist_get_a_suggestion() -> None:
-    with pytest.raises(ConfigurationError, match=r"has no Resnet8\. Did you mean ResNet8\?"):
+    with pytest.raises(ConfigurationError, match=r"\.py\) has no Resnet8\. Did you mean ResNet8\?"):
         check("lowerdeck.models.networks.resnet8:Resnet8")
     with pytest.raises(ConfigurationError, match=r"has no module resnet9\. Did you mean resnet8\?"):
         check("lowerdeck.models.networks.resnet9:ResNet8")

@@ -14,6 +14,7 @@ import yaml
 
 from lowerdeck.config.choices import read_params, selected_values
 from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.execution.hidden_modules import FOLDERS
 from lowerdeck.workspace import contents
 from lowerdeck.workspace.creation import create, examples
 from tests.project import REPOSITORY
@@ -203,6 +204,23 @@ def test_a_file_in_its_place(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("nowhere")
     with pytest.raises(LowerdeckError, match="link is a link to nothing"):
         create(tmp_path / "link")
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_module_with_the_name_of_a_folder(tmp_path: Path, name: str) -> None:
+    """`lowerdeck init` hid a data.py from the programs beside it, and a plugins.py hid plugins/."""
+    module = tmp_path / f"{name}.py"
+    module.write_text("")
+    with pytest.raises(
+        LowerdeckError, match=rf"^of {name}\.py and {name}/ .*nothing was written.*lowerdeck init deploy"
+    ):
+        create(tmp_path)
+    assert list(tmp_path.iterdir()) == [module]
+    create(tmp_path / "deploy")
+    module.unlink()
+    create(tmp_path)
+    imported = {path.parent.name for path in tmp_path.glob("*/*.py")}
+    assert imported == set(FOLDERS)
 
 
 def test_a_misspelt_example_writes_nothing(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Files at the root of a workspace that hide modules of Python or of libraries: stages search that folder first.
+"""Files at the root of a workspace that hide modules, or that its own folders hide: stages search that folder first.
 
 Only the standard library is imported: the files that are looked for would hide others.
 """
@@ -37,11 +37,29 @@ _OF_NOBODY = ("tests", "test", "docs", "examples", "scripts", "validate", "isymp
 """What distributions install by mistake, for old programs or for people; no library imports it."""
 
 
+FOLDERS = ("data", "plugins", "stages")
+"""Folders of every workspace that Python searches for modules."""
+
+
 def check_root(workspace: Path) -> None:
-    """Raise LowerdeckError if a file or package at the root of `workspace` hides a module of Python or of a library."""
+    """Raise LowerdeckError if a file or package at the root of `workspace` hides a module of Python or of a library.
+
+    Or if one is to be imported by the name of a folder of the workspace.
+    """
+    for name in FOLDERS:
+        folder = workspace / name
+        is_package = (folder / "__init__.py").is_file()
+        if (is_package or any(folder.glob("*.py"))) and (workspace / f"{name}.py").is_file():
+            raise LowerdeckError(f"{beside_folder(name, is_package)}; rename {name}.py")
     if hidden := [f"{entry} hides {what} from every stage" for entry, what in sorted(_hidden(workspace))]:
         which = "it" if len(hidden) == 1 else "them"
         raise LowerdeckError(f"{'; '.join(hidden)}; rename {which}, or move {which} into plugins/")
+
+
+def beside_folder(name: str, is_package: bool) -> str:
+    """What Python does with `name`.py beside a folder `name`/."""
+    used, other = (f"the package {name}/", f"{name}.py") if is_package else (f"{name}.py", f"the folder {name}/")
+    return f"of {name}.py and {name}/ in a workspace, `import {name}` finds {used} and never {other}"
 
 
 def _hidden(workspace: Path) -> list[tuple[str, str]]:

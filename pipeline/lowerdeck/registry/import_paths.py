@@ -104,7 +104,9 @@ def import_object(path: str, key: str) -> Any:
         ) from error
     if not hasattr(module, attribute):
         names = [name for name in vars(module) if not name.startswith("_")]
-        raise ConfigurationError(f"{key}: {name} has no {attribute}.{components.did_you_mean(attribute, names)}")
+        source = getattr(module, "__file__", None)
+        where = f"{name} ({source})" if source else name
+        raise ConfigurationError(f"{key}: {where} has no {attribute}.{components.did_you_mean(attribute, names)}")
     return getattr(module, attribute)
 
 

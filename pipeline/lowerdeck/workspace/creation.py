@@ -16,6 +16,7 @@ from lowerdeck.artifacts.files import write_bytes, write_text
 from lowerdeck.config.params import with_values
 from lowerdeck.config.yaml_text import read_mapping
 from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.execution.hidden_modules import FOLDERS, beside_folder
 from lowerdeck.registry.components import did_you_mean
 from lowerdeck.workspace import contents
 
@@ -112,6 +113,12 @@ def _check_free(folder: Path, files: Mapping[str, bytes]) -> None:
             f"{', '.join(taken)} in {folder.absolute()} would be overwritten, and nothing was written. Move them away, "
             "or make the workspace in a folder of its own: `lowerdeck init deploy`"
         )
+    for name in FOLDERS:
+        if (folder / f"{name}.py").is_file():
+            raise LowerdeckError(
+                f"{beside_folder(name, f'{name}/__init__.py' in files)}; nothing was written. Rename {name}.py, or "
+                "make the workspace in a folder of its own: `lowerdeck init deploy`"
+            )
 
 
 def _differs(path: Path, content: bytes) -> bool:
