@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +19,9 @@ from lowerdeck.backends.ethos_u import activations, partitioner, vela
 from lowerdeck.backends.neutron.twin import NeutronTwin
 from lowerdeck.compat import arm, xnnpack
 from lowerdeck.conformance.bisection import PieceCompiler
-from lowerdeck.conformance.partitions import check_partition
+from lowerdeck.conformance.partitions import boundary_values, check_partition, shared_twins
 from lowerdeck.conformance.programs import program_errors
+from lowerdeck.conformance.subgraphs import Subgraph
 from lowerdeck.conformance.units import Unit
 from lowerdeck.contracts.backends import Backend
 from lowerdeck.contracts.conformance import ConformanceSettings, OutputError, PartitionConformance
@@ -33,6 +36,7 @@ from lowerdeck.runtime.loading import open_made_program
 from lowerdeck.runtime.tosa_twin import TosaTwin
 from lowerdeck.steps import convert_conforming as convert_conforming_step
 from lowerdeck.steps.calibrate import calibrate
+from lowerdeck.steps.convert import emit
 from lowerdeck.steps.convert_conforming import ConvertedConforming, convert_conforming
 from lowerdeck.steps.export import export
 from lowerdeck.steps.partition import partition
@@ -122,6 +126,67 @@ def test_litert_executes_while_the_program_is_emitted(
     assert sorted(executed) == [
         (not is_rerun, f"LiteRT {name} kernels") for name in ("optimized",) * 3 + ("reference",)
     ]
+
+
+@pytest.mark.parametrize("end", [ConversionError, KeyboardInterrupt])
+def test_an_error_while_the_program_is_emitted_waits_for_one_call_of_litert(
+    end: type[BaseException], lowered: Callable[[str], Lowered], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A refusal, and Ctrl-C even behind emit, came when LiteRT had executed all partitions on all inputs."""
+    executed, is_ending = list[str](), threading.Event()
+
+    def slow(twin: NeutronTwin, arguments: Sequence[torch.Tensor]) -> None:
+        executed.append(twin.description)
+        assert is_ending.wait(60)
+        time.sleep(0.3)
+        if end is KeyboardInterrupt and "reference" in twin.description:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        time.sleep(0.3)
+
+    def ending(*given: Any) -> Any:
+        converted = emit(*given)
+        is_ending.set()
+        if end is ConversionError:
+            raise ConversionError("refused")
+        return converted
+
+    monkeypatch.setattr(NeutronTwin, "__call__", slow)
+    monkeypatch.setattr(convert_conforming_step, "emit", ending)
+    monkeypatch.setenv(RERUN, "1")
+    build, said = lowered("neutron_imxrt700"), list[str]()
+    with pytest.raises(end):
+        convert_conforming(
+            build.edge(), build.plan, build.backend(), build.samples, tmp_path, ConformanceSettings(), said.append
+        )
+    for thread in threading.enumerate():  # which the end of the process waits for
+        thread.join() if thread.name.startswith("ThreadPoolExecutor") else None
+    assert sorted(executed) == ["LiteRT optimized kernels", "LiteRT reference kernels"]
+
+
+def test_an_error_in_the_check_of_a_partition_waits_for_one_call_of_litert(
+    lowered: Callable[[str], Lowered], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executed, is_executed, drawn = list[str](), threading.Event(), Subgraph.synthetic_inputs
+
+    def slow(twin: NeutronTwin, arguments: Sequence[torch.Tensor]) -> None:
+        if "optimized" in twin.description:
+            assert is_executed.wait(60)
+            raise ConversionError("refused")
+        executed.append(twin.description)
+        is_executed.set()
+        time.sleep(0.3)
+
+    monkeypatch.setattr(NeutronTwin, "__call__", slow)
+    monkeypatch.setattr(
+        Subgraph, "synthetic_inputs", lambda part, seen, seed: [drawn(part, seen, seed + n)[0] for n in range(3)]
+    )
+    monkeypatch.setenv(RERUN, "1")
+    build = lowered("neutron_imxrt700")
+    (part,), compiled = build.converted.replaced, build.converted.partitions
+    values = boundary_values(build.edge().exported_program(), [part], build.samples[:1])
+    with pytest.raises(ConversionError, match="refused"):
+        check_partition(part, compiled, shared_twins(compiled), values)
+    assert executed == ["LiteRT reference kernels"]
 
 
 class Skip(nn.Module):

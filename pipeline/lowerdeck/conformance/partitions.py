@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache, partial
 from itertools import product
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -152,18 +153,40 @@ def executing_ahead(
         return
     executed = [part for part in parts if part.is_static and len(_kernels(part, compiled)) > 1]
 
-    def execute(kernels: Resolver) -> None:
+    def execute(kernels: Resolver) -> Iterator[None]:
         for part in executed:
+            yield
             seen, drawn = _tried(part, samples)
             inputs, program = [*seen, *drawn], open_alone(part, twins, kernels)
             for given in inputs if kernels == KERNELS[0] else inputs[_last(drawn)]:
+                yield
                 program(*given)
 
-    # What fails here fails again in the check. A thread for each set of kernels: one twin serves equal partitions.
-    with ThreadPoolExecutor(max_workers=len(KERNELS)) as meanwhile:
-        for kernels in KERNELS:
-            meanwhile.submit(execute, kernels)
+    with _meanwhile(*map(execute, KERNELS)):  # one twin serves equal partitions, so that only kernels are apart
         yield
+
+
+@contextmanager
+def _meanwhile(*series: Iterator[None]) -> Iterator[None]:
+    """Take the steps of each of `series` in a thread of its own, all of them unless the block fails.
+
+    An error in the block, or Ctrl-C, waits for the steps that have begun, and no others begin. Errors of steps are
+    dropped: what fails here fails again in the check.
+    """
+    is_over = Event()
+
+    def take(steps: Iterator[None]) -> None:
+        for _ in steps:
+            if is_over.is_set():
+                return
+
+    with ThreadPoolExecutor(max_workers=len(series)) as threads:
+        try:
+            taken = [threads.submit(take, steps) for steps in series]
+            yield
+            wait(taken)
+        finally:
+            is_over.set()
 
 
 def _tried(part: Subgraph, samples: Sequence[Values], *, synthetic: bool = True) -> tuple[list[Any], list[Any]]:
@@ -192,10 +215,14 @@ def _conformance(
     inputs, last = [*seen, *drawn], _last(drawn)
     tried = [(given, [sample[node.name] for node in part.outputs]) for given, sample in zip(seen, samples, strict=True)]
     first, *others = programs.values()
-    # The other sets of kernels are slow, and LiteRT leaves Python to other threads. Twins remember what they computed.
-    with ThreadPoolExecutor(max_workers=1) as beside:
+
+    def execute_others() -> Iterator[None]:
         for program, given in product(others, inputs[last]):
-            beside.submit(program, *given)
+            yield
+            program(*given)
+
+    # The other sets of kernels are slow, and LiteRT leaves Python to other threads. Twins remember what they computed.
+    with _meanwhile(execute_others()):
         if drawn:
             execute = NodeValues(part.program, {node.name for node in part.outputs})
             computed = [(given, execute(given)) for given in drawn]
