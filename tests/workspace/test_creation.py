@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from lowerdeck.artifacts.files import beside
 from lowerdeck.config.choices import read_params, selected_values
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.execution.hidden_modules import FOLDERS
@@ -67,6 +68,19 @@ def test_git_ignores_what_dvc_keeps_before_dvc_says_so(workspace: Path) -> None:
     for ignored in (workspace / ".gitignore", REPOSITORY / ".gitignore"):
         named = {line.removeprefix("/") for line in ignored.read_text().splitlines() if line.startswith("/build/")}
         assert named - {"build/*"} == in_git
+
+
+def test_git_ignores_what_a_killed_stage_was_writing(workspace: Path) -> None:
+    """`git add -A` took 30 MB of build/evaluate under a name that no later build removes."""
+    for root in (workspace, REPOSITORY):
+        for folder in map(Path, ("", "build/evaluate", "build/baseline", "build/measure", "build/track")):
+            leftovers = [str(beside(folder / name)) for name in ("metrics.json", "worst", ".gitignore")]
+            others = [
+                f"{folder}/{name}" for name in (".gitignore", ".metrics.json", ".a.0123456789a", "a.0123456789ab")
+            ]
+            command = ["git", "check-ignore", "--no-index", *leftovers, f"{leftovers[1]}/1.png", *others]
+            asked = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
+            assert asked.stdout.splitlines() == command[3:7]
 
 
 def test_dvc_reads_folders_in_which_emacs_edits(workspace: Path) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from lowerdeck.artifacts.files import beside
 from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.fingerprints.digests import bytes_digest
 from lowerdeck.workspace import contents
 from lowerdeck.workspace.creation import create
 from lowerdeck.workspace.upgrade import Change, upgrade
@@ -73,6 +76,20 @@ def test_lines_that_an_older_gitignore_lacks_are_added_once(workspace: Path) -> 
     assert ignored.read_bytes() == older + b"*.mine\n/sweeps/\n"
     ignored.write_bytes(older)
     assert upgrade(workspace) == []
+
+
+def test_an_older_workspace_learns_the_names_of_what_a_killed_stage_leaves(workspace: Path) -> None:
+    ignored, record = workspace / ".gitignore", workspace / contents.RECORD
+    *older, comment, line = ignored.read_text().splitlines()
+    ignored.write_text("\n".join(older))
+    recorded = json.loads(record.read_text())
+    recorded["files"][".gitignore"] = bytes_digest(contents.IGNORED_LINES.read_bytes().replace(line.encode(), b""))
+    record.write_text(json.dumps(recorded))
+    leftover = str(beside(Path("build/evaluate/draws.safetensors")))
+    command = ["git", "check-ignore", "-q", leftover]
+    assert subprocess.run(command, cwd=workspace, check=False).returncode == 1
+    assert upgrade(workspace) == [Change(path=".gitignore", action="updated", lines=(f"+{comment}", f"+{line}"))]
+    assert subprocess.run(command, cwd=workspace, check=False).returncode == 0
 
 
 def test_removed_data_stays_removed_and_a_removed_stage_comes_back(workspace: Path) -> None:
