@@ -106,6 +106,39 @@ def test_a_folder_replaces_what_is_in_its_place(tmp_path: Path, kind: str) -> No
     assert (path / "inside").read_bytes() == b"content"
 
 
+@pytest.mark.parametrize("end", [OSError(errno.ENOSPC, "No space left"), KeyboardInterrupt()], ids=["full", "Ctrl-C"])
+@pytest.mark.parametrize("kind", ["folder", "file", "link", "nothing"])
+def test_a_folder_that_cannot_be_put_into_its_place_leaves_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, end: BaseException
+) -> None:
+    """The earlier one stayed under a hidden name, where nothing looked for it."""
+    path, move, refused = tmp_path / "twins", os.replace, list[Path]()
+    if kind == "folder":
+        path.mkdir()
+        (path / "inside").write_text("earlier")
+    elif kind != "nothing":
+        path.write_text("earlier") if kind == "file" else path.symlink_to("nowhere")
+
+    def failing(source: Path, target: Path) -> None:
+        if target == path and not refused:
+            refused.append(source)
+            raise end
+        move(source, target)
+
+    def write() -> None:
+        with together(), replace_folder(path) as folder:
+            (folder / "inside").write_text("later")
+
+    before = contents(tmp_path), path.is_symlink()
+    monkeypatch.setattr(os, "replace", failing)
+    with pytest.raises(type(end)):
+        write()
+    assert (contents(tmp_path), path.is_symlink()) == before
+    assert [place.name for place in tmp_path.iterdir()] == ([] if kind == "nothing" else ["twins"])
+    write()
+    assert contents(tmp_path) == {"twins/inside": b"later"}
+
+
 @pytest.mark.parametrize("linked", [False, True])
 def test_stores(tmp_path: Path, mask: int, linked: bool) -> None:
     (tmp_path / "file").write_text("content")

@@ -87,11 +87,15 @@ def _replace(temporary: Path, path: Path) -> None:
         _check_no_folder(path)
         os.replace(temporary, path)
         return
-    discarded = temporary.with_name(temporary.name + ".old")
-    if path.exists() or path.is_symlink():
-        os.replace(path, discarded)
-    os.replace(temporary, path)
-    _remove(discarded)
+    discarded = beside(path)
+    try:
+        if os.path.lexists(path):
+            os.replace(path, discarded)
+        os.replace(temporary, path)
+    finally:
+        if os.path.lexists(discarded) and not os.path.lexists(path):  # nothing came into its place
+            os.replace(discarded, path)
+        _remove(discarded)
 
 
 def _remove(path: Path) -> None:
@@ -137,7 +141,7 @@ def naming_file(path: Path) -> Iterator[None]:
 
 
 def beside(path: Path) -> Path:
-    """A new name in the folder of `path`, for content that is not complete yet."""
+    """A new name in the folder of `path`, for content that is not complete yet; .gitignore knows such names."""
     return path.with_name(f".{path.name}.{os.urandom(6).hex()}")
 
 
