@@ -133,9 +133,42 @@ def test_what_is_float16_is_not_quantized(target: str) -> None:
     assert verdict == "right", detail
 
 
-def test_a_model_in_float16_is_refused_with_the_way_out() -> None:
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+@pytest.mark.parametrize("has_pooling", [False, True])
+def test_a_model_in_another_type_is_refused_with_the_way_out(dtype: str, has_pooling: bool) -> None:
+    """What observes a pooling's result observes its input under another name, which was left without a call."""
     quantizer = scheme_quantizer(create("xnnpack_cpu"), QuantizationScheme(name="int8"))
     assert quantizer is not None
-    program = export(nn.Conv2d(3, 4, 3).half().eval(), [[1, 3, 8, 8]], input_dtypes=["float16"])
-    with pytest.raises(LowerdeckError, match=r"It computes in float16, .* call `\.float\(\)`"):
+    layers = [nn.Conv2d(3, 4, 3), *([nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2)] if has_pooling else [])]
+    model = nn.Sequential(*layers).to(getattr(torch, dtype)).eval()
+    program = export(model, [[1, 3, 8, 8]], input_dtypes=[dtype])
+    with pytest.raises(LowerdeckError, match=rf"It computes in {dtype}, .* call `\.float\(\)`"):
         prepare(program, quantizer)
+
+
+class Inside(nn.Module):
+    """Takes and returns float32, and computes in another type."""
+
+    def __init__(self, dtype: torch.dtype, *, adds: bool) -> None:
+        super().__init__()
+        layers = [nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2)]
+        self.layers, self.dtype, self.adds = nn.Sequential(*layers).to(dtype), dtype, adds
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.layers((x + x if self.adds else x).to(self.dtype))
+        return y.float()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+@pytest.mark.parametrize("target", TARGETS)
+def test_layers_in_another_type_between_float32_are_refused_with_the_way_out(target: str, dtype: torch.dtype) -> None:
+    """XNNPACK's program was not quantized, without a word; others quantized what was cast next, and refused lists."""
+    quantizer = scheme_quantizer(create(target), QuantizationScheme(name="int8"))
+    assert quantizer is not None
+    name = str(dtype).removeprefix("torch.")
+    with pytest.raises(LowerdeckError) as caught:
+        prepare(export(Inside(dtype, adds=False).eval(), [[1, 3, 8, 8]]), quantizer)
+    assert "annotated none of the model's nodes in float32" in str(caught.value)
+    way_out = f"call `.float()` in the model's factory, and leave out what casts to {name}."
+    assert f"Its layers compute in {name}, and float32 is what is quantized: {way_out}" in str(caught.value)
+    prepare(export(Inside(dtype, adds=True).eval(), [[1, 3, 8, 8]]), quantizer)  # the sum is quantized

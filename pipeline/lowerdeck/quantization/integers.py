@@ -41,7 +41,7 @@ _WHOLE = (
     *(_aten.hardtanh.default, _aten.hardtanh_.default, _aten.relu6.default, _aten.relu6_.default),
 )
 """What makes whole numbers of any floats; limits are whole where integers follow, and a value of many."""
-_CASTS = (_aten.to.dtype, _aten.to.dtype_layout, _aten.to.other, _aten.type_as.default, _aten._to_copy.default)
+CASTS = (_aten.to.dtype, _aten.to.dtype_layout, _aten.to.other, _aten.type_as.default, _aten._to_copy.default)
 
 
 def leave_other_types(prepared: GraphModule) -> None:
@@ -129,7 +129,7 @@ def _whole_numbers(module: GraphModule, trained: Collection[str]) -> tuple[list[
         is_whole = is_computed and of_whole.issuperset(node.all_input_nodes)
         if is_integer(_value(module, node)):
             # a comparison of a layer's result with a number is not exact, whether it was rounded before or not
-            is_cast = is_whole and node.target in _CASTS and _dtype(module, node) != torch.bool
+            is_cast = is_whole and node.target in CASTS and _dtype(module, node) != torch.bool
             results += [node] if is_alike or is_cast else []
             is_alike = True
         if is_alike or (node.op == "get_attr" and node.target not in trained):
@@ -173,6 +173,9 @@ def _remove(observers: Sequence[Node], prepared: GraphModule, found: Collection[
         if not node.users:
             prepared.graph.erase_node(node)
     if observers:
+        called = {node.target for node in prepared.graph.find_nodes(op="call_module")}
+        for name in {str(node.target) for node in observers if node.target not in called}:
+            prepared.delete_submodule(name)  # the next call leaves further names of an observer that nodes share
         prepared.delete_all_unused_submodules()
         prepared.recompile()
 

@@ -7,7 +7,7 @@ of observers, so these are stored as tensors and restored in a model that anothe
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,6 +22,7 @@ from lowerdeck.contracts.quantization import ObserverState
 from lowerdeck.fingerprints.digests import digest
 from lowerdeck.quantization.explicit_state import without_buffers
 from lowerdeck.quantization.integers import (
+    CASTS,
     hide_exact_divisions,
     leave_floats_between_integers,
     leave_other_types,
@@ -31,10 +32,14 @@ from lowerdeck.quantization.limits import observe_finite_limits
 from lowerdeck.quantization.masked_values import KeepingMasks
 from lowerdeck.quantization.masks import narrow_masked_ranges
 from lowerdeck.quantization.matrix_products import use_linear
-from lowerdeck.quantization.shared_layers import separate_shared_layers
+from lowerdeck.quantization.ranges import observer_nodes
+from lowerdeck.quantization.shared_layers import LAYERS, separate_shared_layers
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
+    from torch.fx import Node
+
+_NOT_COMPUTING = (*CASTS, torch.ops.aten._assert_tensor_metadata.default)
 
 
 def prepare(program: ExportedProgram, quantizer: Quantizer) -> torch.fx.GraphModule:
@@ -43,7 +48,7 @@ def prepare(program: ExportedProgram, quantizer: Quantizer) -> torch.fx.GraphMod
     The result has parameters of its own: Arm's quantizer writes the product of weights and a factor into the weights.
 
     Raises:
-        LowerdeckError: the quantizer annotated nothing, so the converted program would silently stay float.
+        LowerdeckError: nothing that computes would be quantized, so the converted program would silently stay float.
     """
     module = without_buffers(program)
     replace_parameters(module, dict(module.named_parameters()))
@@ -62,22 +67,41 @@ def prepare(program: ExportedProgram, quantizer: Quantizer) -> torch.fx.GraphMod
     leave_floats_between_integers(prepared, trained, known)
     narrow_masked_ranges(prepared)
     observe_finite_limits(prepared)
-    if not any(True for _ in _observers(prepared)):
-        operators = Counter(str(node.target) for node in program.graph.nodes if node.op == "call_function")
-        listed = ", ".join(f"{count} {name}" for name, count in operators.most_common(12))
-        values = (node.meta.get("val") for node in program.graph.nodes)
-        dtypes = {value.dtype for value in values if isinstance(value, torch.Tensor) and value.is_floating_point()}
-        by, hint = library_of(quantizer), ""
-        if dtypes and torch.float32 not in dtypes:
-            named = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes))
-            hint = f" It computes in {named}, and float32 is what is quantized: call `.float()` in the model's factory."
-        if by is None:  # ours, which gives modules to several of the libraries'
-            by, hint = "the configuration", f"{hint} Keep less in float (quantization.keep_float and rules)."
-        raise LowerdeckError(
-            f"{by} annotated none of the model's nodes, so nothing would be quantized. The model has: {listed}. Choose "
-            f"`quantization: float32` or a target that quantizes these operators.{hint}"
-        )
+    if not _quantizes(prepared):
+        raise LowerdeckError(_nothing_quantized(program, quantizer))
     return prepared
+
+
+def _quantizes(prepared: torch.fx.GraphModule) -> bool:
+    """Whether observers are where something is computed, and not only where inputs and outputs change their type."""
+    around = (each for node in observer_nodes(prepared) for each in (*node.all_input_nodes, *node.users))
+    return any(node.op == "call_function" and node.target not in _NOT_COMPUTING for node in around)
+
+
+def _nothing_quantized(program: ExportedProgram, quantizer: Quantizer) -> str:
+    """Why nothing of `program` would be quantized, and the ways out."""
+    nodes = [node for node in program.graph.nodes if node.op == "call_function"]
+    listed = ", ".join(f"{count} {name}" for name, count in Counter(str(node.target) for node in nodes).most_common(12))
+    by, hint, of_type = library_of(quantizer), "", ""
+    everywhere = _float_types(program.graph.nodes)
+    computing = _float_types(node for node in nodes if node.target in LAYERS) or everywhere
+    if computing and torch.float32 not in computing:
+        named = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in computing))
+        whose = "It computes" if torch.float32 not in everywhere else "Its layers compute"
+        of_type = " in float32"
+        hint = f" {whose} in {named}, and float32 is what is quantized: call `.float()` in the model's factory"
+        hint += "." if torch.float32 not in everywhere else f", and leave out what casts to {named}."
+    if by is None:  # ours, which gives modules to several of the libraries'
+        by, hint = "the configuration", f"{hint} Keep less in float (quantization.keep_float and rules)."
+    return (
+        f"{by} annotated none of the model's nodes{of_type}, so nothing would be quantized. The model has: {listed}. "
+        f"Choose `quantization: float32` or a target that quantizes these operators.{hint}"
+    )
+
+
+def _float_types(nodes: Iterable[Node]) -> set[torch.dtype]:
+    values = (node.meta.get("val") for node in nodes)
+    return {value.dtype for value in values if isinstance(value, torch.Tensor) and value.is_floating_point()}
 
 
 def library_of(quantizer: Quantizer) -> str | None:
@@ -145,8 +169,11 @@ def replace_parameters(prepared: torch.fx.GraphModule, values: Mapping[str, torc
 
 
 def _observers(prepared: torch.fx.GraphModule) -> Iterator[tuple[str, Any]]:
+    """Observers that the graph calls, alone or as part of a FakeQuantize, by their first names."""
+    calls = prepared.graph.find_nodes(op="call_module")
+    called = {part for node in calls for part in prepared.get_submodule(str(node.target)).modules()}
     for name, module in prepared.named_modules():
-        if isinstance(module, ObserverBase):
+        if isinstance(module, ObserverBase) and module in called:
             yield name, module
 
 
