@@ -449,6 +449,21 @@ def test_metrics_of_another_program_than_that_in_build_are_refused(
     assert "`dvc checkout` restores the rest of that commit's build" in error
 
 
+@pytest.mark.parametrize("command", [["compare", "workspace", "--no-log"], ["report"], ["quantization"]])
+def test_a_program_that_its_manifest_does_not_describe_is_refused(
+    command: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another build's program of the same size was reported to ship, with the metrics of the one before."""
+    monkeypatch.chdir(tmp_path)
+    write_build(metrics={"quantized_accuracy_low": 0.5, "quantized_accuracy_high": 1.0})
+    paths.PROGRAM.write_bytes(b"others".ljust(paths.PROGRAM.stat().st_size, b"\0"))
+    assert main(command) == 1
+    error = capsys.readouterr().err
+    assert "build contains parts of different builds: the program's SHA-256 is " in error
+    assert " in build/convert/program.pte and " in error
+    assert " in build/convert/manifest.json" in error
+
+
 def test_the_program_in_build_is_known_by_its_sha256(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -127,8 +127,10 @@ class TestGroups:
     def test_the_page_of_a_plan_of_another_target_does_not_name_the_new_one(self, explain: Callable[..., str]) -> None:
         """After compose alone it did, and `--try` tried under the new target and compared with the old plan."""
         write_build(nodes=network().nodes)
+        notice = "build/config.yaml is of another model or target than this plan; `dvc repro partition` makes its plan"
+        assert notice not in explain()
         write_config(target={"name": "xnnpack_cpu", "backend": "xnnpack", "device": {}})
-        explain()
+        assert explain().startswith(notice)
         assert "<title>neutron" in paths.EXPLANATION.read_text()
         message = explain("--try", status=1)
         assert "of another model or target than the plan" in message

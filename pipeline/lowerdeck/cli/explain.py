@@ -78,6 +78,7 @@ def run(options: argparse.Namespace) -> None:
 def _groups(
     console: Console, graph: PlanGraph, found: Sequence[Group], named: NamedPlan | None, options: argparse.Namespace
 ) -> None:
+    from lowerdeck.artifacts import paths
     from lowerdeck.delegation.coverage import coverage
     from lowerdeck.explain import groups, portable, terminal
     from lowerdeck.explain.causes import causes
@@ -94,6 +95,12 @@ def _groups(
         return
     if named is not None:
         console.print(f"plan of {named.origin}", markup=False, highlight=False, soft_wrap=True)
+    elif paths.CONFIG.is_file() and _config_of(graph.plan) is None:
+        console.print(
+            f"{paths.CONFIG} is of another model or target than this plan; `dvc repro partition` makes its plan",
+            style="yellow",
+            soft_wrap=True,
+        )
     terminal.print_summary(console, graph)
     terminal.print_causes(console, graph, concluded, tried)
     terminal.print_groups(console, graph, found)

@@ -12,7 +12,7 @@ from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.baseline import read_layers
 from lowerdeck.artifacts.conversion import LayerEstimate, read_layer_estimates
 from lowerdeck.artifacts.evaluation_results import ClassAccuracies, Confusion, read_classes, read_confusion
-from lowerdeck.artifacts.files import as_written, read_json
+from lowerdeck.artifacts.files import as_written, read_json, sha256
 from lowerdeck.artifacts.measurements import read_all_metrics
 from lowerdeck.artifacts.plans import read_plan
 from lowerdeck.artifacts.quantization_report import read_quantization_report
@@ -153,6 +153,9 @@ def check_is_of_metrics() -> None:
             (paths.METRICS, metrics.get("num_samples", count)),
             (paths.EVALUATION_SAMPLES, count),
         )
+    if paths.PROGRAM.is_file():  # a clone has its manifest alone
+        described = manifest["program"]["sha256"]
+        parts["the program's SHA-256"] = ((paths.PROGRAM, sha256(paths.PROGRAM)), (paths.MANIFEST, described))
     _check_equal(parts)
 
 
