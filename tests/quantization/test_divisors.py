@@ -32,6 +32,9 @@ DIVISIONS: dict[str, _Function] = {
 LENGTHS: dict[str, _Function] = {
     "reciprocal root": lambda y: y * torch.rsqrt(y.pow(2).sum(1, keepdim=True) + 1e-10),
     "root": lambda y: y / (y.pow(2).sum(1, keepdim=True).sqrt() + 1e-10),
+    "constant powers": lambda y: (
+        y / (y.abs().pow(torch.tensor(2.0)).sum(1, keepdim=True) + 1e-10) ** torch.full((8, 1, 1), 0.5)
+    ),
     "root of more": lambda y: y / (y.pow(2).sum(1, keepdim=True) + 1e-10).sqrt(),
 }
 TARGETS = ["ethos_u55_128", "cortex_m55", "neutron_imxrt700", "xnnpack_cpu"]

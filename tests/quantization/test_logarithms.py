@@ -67,6 +67,8 @@ LOGARITHMS: dict[str, tuple[_Function, float]] = {
     "tanh": (lambda y: torch.log(1 - (y * 8).tanh() ** 2 + 1e-6), 20),
     "small numbers": (lambda y: torch.log1p(_power(y * 9)), 25),
     "root": (lambda y: (_power(y) + 1e-6) ** 0.1, 20),
+    "roots of channels": (lambda y: (_power(y) + 1e-6) ** torch.linspace(0.05, 0.2, 8)[:, None], 20),
+    "logarithm of a root": (lambda y: torch.log((_power(y) + 1e-6) ** torch.tensor(0.25)), 20),
     "soft plus": (lambda y: torch.log(1 + torch.exp(y * 8)), 25),
 }
 """Functions of [1 x 16 x 7], with the least SQNR of a network with them, in dB."""
@@ -99,6 +101,23 @@ def _sqnr_db(network: nn.Module, target: str, samples: _Samples) -> float:
 def test_differences_between_small_numbers_are_kept(name: str, target: str, samples: _Samples) -> None:
     function, least = LOGARITHMS[name]
     assert _sqnr_db(_network(function, samples), target, samples) > least
+
+
+class PowerMean(nn.Module):
+    """Generalized mean pooling of loudness, whose exponent is trained: [1 x 16 x 7] -> [1 x 8 x 1]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.exponent = nn.Parameter(torch.tensor(3.0))
+
+    def forward(self, y: torch.Tensor) -> torch.Tensor:
+        powers = _power(y).clamp(min=1e-6).pow(self.exponent)
+        return powers.mean(2, keepdim=True).pow(1 / self.exponent)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_exponents_may_be_parameters(target: str, samples: _Samples) -> None:
+    assert _sqnr_db(_network(PowerMean(), samples), target, samples) > 30
 
 
 @pytest.mark.parametrize("target", quick_first(TARGETS))

@@ -29,7 +29,7 @@ _SHAPES = (
     _aten.unsqueeze.default,
     _aten.view.default,
 )
-_BEHIND = (*_SHAPES, _aten.pow.Tensor_Scalar, _aten.sqrt.default)
+_BEHIND = (*_SHAPES, _aten.sqrt.default, _aten.clamp.default)  # a clamp without a lower bound
 _SUMS = (*_SHAPES, _aten.mean.dim, _aten.sqrt.default, _aten.sum.dim_IntList)
 _MAX_STEPS = 12
 """Most nodes, observers among them, between a number that keeps away from zero and the division."""
@@ -95,9 +95,9 @@ def _above(divisor: Any, is_observer: _IsObserver, module: GraphModule) -> tuple
             passed.append(node)
         elif (number := number_beside(node, module)) is not None:
             smallest = min(smallest, number)
-            sources = _with_sources(node.args[1]) if isinstance(node.args[1], torch.fx.Node) else []
+            sources = with_sources(node.args[1]) if isinstance(node.args[1], torch.fx.Node) else []
             found, passed = [*found, *passed, *filter(is_observer, sources)], []
-        elif node.target not in (*_BEHIND, _aten.clamp.default):  # a clamp without a lower bound
+        elif node.target not in _BEHIND and not _is_power(node):
             break
         node = node.args[0]
     return smallest, found, passed if smallest < math.inf else []
@@ -110,7 +110,7 @@ def number_beside(node: Node, module: GraphModule) -> float | None:
     number: Any = node.args[1]
     if not isinstance(number, torch.fx.Node):
         return float(number)
-    sources = _with_sources(number)
+    sources = with_sources(number)
     return None if any(source.op == "placeholder" for source in sources) else _value(sources, module)
 
 
@@ -131,8 +131,8 @@ def _within(observer: Node, is_observer: _IsObserver) -> list[Node]:
         node = node.all_input_nodes[0]
         if is_observer(node) and len(node.users) == 1:
             found.append(node)
-        elif node.target in (_aten.pow.Tensor_Scalar, _aten.mul.Tensor):
-            return found if len(node.all_input_nodes) == 1 else []
+        elif _is_power(node) or node.target is _aten.mul.Tensor:
+            return found if _is_power(node) or len(node.all_input_nodes) == 1 else []
         elif node.target not in _SUMS:
             break
     return []
@@ -161,12 +161,18 @@ def _is_multiple(node: Node) -> bool:
     return node.target in _PRODUCTS and sum(not is_constant(each) for each in node.all_input_nodes) == 1
 
 
+def _is_power(node: Node) -> bool:
+    """Whether `node` raises a tensor to a number, or to a constant such as a parameter."""
+    is_of_constant = node.target is _aten.pow.Tensor_Tensor and is_constant(node.all_input_nodes[-1])
+    return node.target is _aten.pow.Tensor_Scalar or is_of_constant
+
+
 def is_constant(node: Node) -> bool:
     """Whether `node` depends on no input."""
-    return all(source.op != "placeholder" for source in _with_sources(node))
+    return all(source.op != "placeholder" for source in with_sources(node))
 
 
-def _with_sources(node: Node) -> list[Node]:
+def with_sources(node: Node) -> list[Node]:
     """`node`, and all that it is computed of, each once."""
     found, pending = dict[torch.fx.Node, None](), [node]
     while pending:

@@ -15,7 +15,14 @@ import torch
 from lowerdeck.graph.masked_scores import HANDING_ON, packet_of
 from lowerdeck.graph.quantities import LAYERS
 from lowerdeck.graph.unlike_inputs import IS_STATE
-from lowerdeck.quantization.divisors import is_constant, is_observer, lowest_and_step, number_beside, remove
+from lowerdeck.quantization.divisors import (
+    is_constant,
+    is_observer,
+    lowest_and_step,
+    number_beside,
+    remove,
+    with_sources,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -41,7 +48,8 @@ def keep_logarithms_in_float(calibrated: GraphModule) -> None:
     whose results stay quantized, but for products of powers with a filter bank, as for mel spectra.
     """
     modules = dict(calibrated.named_modules(remove_duplicate=False))
-    inside = {node for node in calibrated.graph.nodes if _is_steep(node) and _is_lost(node, calibrated, modules)}
+    steep = [node for node in calibrated.graph.nodes if _is_steep(node, calibrated, modules)]
+    inside = {node for node in steep if _is_lost(node, calibrated, modules)}
     found = list[torch.fx.Node]()
     for node in reversed(calibrated.graph.nodes):
         if not node.users or not inside.issuperset(node.users):
@@ -55,11 +63,19 @@ def keep_logarithms_in_float(calibrated: GraphModule) -> None:
     remove(found, calibrated)
 
 
-def _is_steep(node: Node) -> bool:
+def _is_steep(node: Node, module: GraphModule, modules: Modules) -> bool:
+    exponent = _exponent(node, module, modules)
+    return packet_of(node) in _LOGARITHMS or (exponent is not None and exponent < _STEEPEST_ROOT)
+
+
+def _exponent(node: Node, module: GraphModule, modules: Modules) -> float | None:
+    """The smallest exponent of a power, a number or the values of a constant such as a parameter; None if unknown."""
     if packet_of(node) is not _aten.pow:
-        return packet_of(node) in _LOGARITHMS
+        return None
     exponent: Any = node.args[1]
-    return isinstance(exponent, (int, float)) and exponent < _STEEPEST_ROOT
+    if isinstance(exponent, torch.fx.Node):
+        return float(_value(exponent, module, modules).min()) if is_constant(exponent) else None
+    return float(exponent)
 
 
 def _is_lost(node: Node, module: GraphModule, modules: Modules) -> bool:
@@ -91,7 +107,7 @@ def _direct(argument: Any, module: GraphModule, modules: Modules) -> Iterator[tu
                 yield node, number
         elif beside is not None:
             number = max(number, beside)
-        elif not _keeps_scale(node) and not _is_filter(node, module, modules):
+        elif not _keeps_scale(node, module, modules) and not _is_filter(node, module, modules):
             if is_observed or not _has_no_weights(node) or packet_of(node) in _AWAY_FROM_ZERO:
                 continue
             is_computed = True
@@ -99,11 +115,12 @@ def _direct(argument: Any, module: GraphModule, modules: Modules) -> Iterator[tu
         pending += [(each, number) for each in node.all_input_nodes[:1]]
 
 
-def _keeps_scale(node: Node) -> bool:
+def _keeps_scale(node: Node, module: GraphModule, modules: Modules) -> bool:
     """Whether `node` hands elements on, or is a root, whose small results are those of even smaller numbers."""
-    exponent: Any = node.args[1] if packet_of(node) is _aten.pow else None
-    is_root = packet_of(node) is _aten.sqrt or (isinstance(exponent, float) and 0 < exponent < 1)
-    return is_root or packet_of(node) in HANDING_ON
+    if packet_of(node) in (_aten.sqrt, *HANDING_ON):
+        return True
+    exponent = _exponent(node, module, modules)
+    return exponent is not None and 0 < exponent < 1
 
 
 def _has_no_weights(node: Node) -> bool:
@@ -154,12 +171,16 @@ def _is_never_negative(node: Any, module: GraphModule, modules: Modules) -> bool
     return least is not None and least.numel() > 0 and bool((least >= 0).all())
 
 
-def _value(node: Node, module: GraphModule, modules: Modules) -> Any:
+def _value(constant: Node, module: GraphModule, modules: Modules) -> Any:
     """What a node computes that depends on no input."""
-    if node.op == "get_attr":
-        return attrgetter(str(node.target))(module)
-    if is_observer(node, modules):
-        return _value(node.all_input_nodes[0], module, modules)
-    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda each: _value(each, module, modules))
-    function: Any = node.target
-    return function(*args, **kwargs)
+    values = dict[torch.fx.Node, Any]()
+    for node in sorted(with_sources(constant)):
+        if node.op == "get_attr":
+            values[node] = attrgetter(str(node.target))(module)
+        elif is_observer(node, modules):
+            values[node] = values[node.all_input_nodes[0]]
+        else:
+            args, kwargs = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
+            function: Any = node.target
+            values[node] = function(*args, **kwargs)
+    return values[constant]
