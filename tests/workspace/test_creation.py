@@ -222,7 +222,7 @@ def test_a_file_in_its_place(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", FOLDERS)
 def test_a_module_with_the_name_of_a_folder(tmp_path: Path, name: str) -> None:
-    """`lowerdeck init` hid a data.py from the programs beside it, and a plugins.py hid plugins/."""
+    """`lowerdeck init` hid a module named data from the programs beside it, and one named plugins hid plugins/."""
     module = tmp_path / f"{name}.py"
     module.write_text("")
     with pytest.raises(
