@@ -48,7 +48,7 @@ def test_what_libraries_import_is_not_hidden_either(tmp_path: Path, name: str) -
 
 @pytest.mark.parametrize("name", ["serial", "soundfile", "ethosu", "ml_dtypes", "timm"])
 def test_what_an_installed_extra_brings_is_not_hidden_either(tmp_path: Path, name: str) -> None:
-    """Beside the device serial_board, a user's module of the name serial ended measure by an unforeseen AttributeError."""
+    """Beside the device serial_board, a user's module named serial ended measure by an AttributeError."""
     (tmp_path / f"{name}.py").touch()
     message = f"^{name}.py hides the library `{name}` from every stage; rename it"
     is_installed = importlib.util.find_spec(name) is not None
