@@ -134,6 +134,20 @@ def test_the_layer_is_named_in_front_of_a_view_and_maps_have_quantities_in_chann
         assert "index 2 " in str(found.layers[0])
 
 
+@pytest.mark.parametrize(
+    ("units", "shape", "element"),
+    [((1.0, 1.0, 1.0, 500.0) * 3 + (1.0,) * 4, (4, 4), "[0, 2]"), ((500.0, 1.0) * 4 + (1.0,), (3, 3), "[2, 2]")],
+)
+def test_elements_of_square_matrices_are_named(units: tuple[float, ...], shape: tuple[int, ...], element: str) -> None:
+    """Poses and intrinsics of cameras: no column or row of them is one quantity."""
+    for sizes in (shape, (1, *shape)):
+        found = _lost(Changed(lambda y, sizes=sizes: y.view(sizes), units))  # type: ignore[misc]
+        assert found is not None
+        (layer,) = found.layers
+        assert layer.node == "linear"
+        assert re.search(rf"try to return element .*{re.escape(element)} \(by 0\.\d+\).*, too little", str(layer))
+
+
 def test_a_mean_far_from_zero_is_named() -> None:
     found = _lost(Regression((1.0,), mean=1013.0))
     assert found is not None
@@ -150,6 +164,7 @@ ALIKE: dict[str, Callable[[], nn.Module]] = {
     "a channel that is nearly dead": lambda: nn.Sequential(Maps((1.0, 1.0, 1.0, 0.01), mean=-0.01), nn.ReLU()),
     "many features": lambda: Regression((1.0,) * 16 + (0.01,)),
     "one score of random weights": lambda: Regression((0.01,), mean=0.5),
+    "a matrix of one kind": lambda: nn.Sequential(Regression((1.0,) * 16), nn.Unflatten(1, (4, 4))),
     "columns of a map": lambda: nn.Sequential(Regression((1.0, 1.0, 1.0, 0.01) * 4), nn.Unflatten(1, (1, 4, 4))),
 }
 

@@ -5,6 +5,7 @@ The ratio of the whole output does not show them: the largest quantity, or the m
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -30,15 +31,15 @@ class LostQuantities(NamedTuple):
 
     Attributes:
         sqnr_db: Variation to variation of the error, the least of all that is lost.
-        dim: Dimension of the output that has the quantities.
-        deviations: The standard deviation of each lost one by its index in this dimension, in units of the output; of
-            no index where all of the output lies far from 0.
-        beside: The largest deviation in the same dimension; of all of the output the mean.
+        dims: Dimension of the output that has the quantities; both of a square matrix, whose elements are such.
+        deviations: The standard deviation of each lost one by its indices in these dimensions, in units of the output;
+            of none where all of the output lies far from 0.
+        beside: The largest deviation in the same dimensions; of all of the output the mean.
     """
 
     sqnr_db: float
-    dim: int
-    deviations: dict[int, float]
+    dims: tuple[int, ...]
+    deviations: dict[tuple[int, ...], float]
     beside: float
 
     @property
@@ -46,11 +47,15 @@ class LostQuantities(NamedTuple):
         """What to change in the model so that nothing is lost."""
         if not self.deviations:
             return f"to add its mean, {self.beside:.4g}, outside of the program, because it needs too large steps"
-        lost = ", ".join(f"{index} (by {deviation:.2g})" for index, deviation in self.deviations.items())
+        of_matrix = len(self.dims) > 1
+        lost = ", ".join(
+            f"{list(index) if of_matrix else index[0]} (by {deviation:.2g})"
+            for index, deviation in self.deviations.items()
+        )
         return (
-            f"to return index {lost} of dimension {self.dim}, too little for the steps of others that vary by up to "
-            f"{self.beside:.2g}, as an output of its own, of a layer of its own, or to train on normalized "
-            "quantities and undo that outside of the program"
+            f"to return {f'element {lost}' if of_matrix else f'index {lost} of dimension {self.dims[0]}'}, too little "
+            f"for the steps of others that vary by up to {self.beside:.2g}, as an output of its own, of a layer of its "
+            "own, or to train on normalized quantities and undo that outside of the program"
         )
 
 
@@ -61,7 +66,7 @@ def lost_quantities(
 
     Args:
         outputs: The expected and the actual output, float64 of one shape, for each sample.
-        lsb: Step of the output's quantization, in its units.
+        lsb: Step of the output's quantization, or of what it is computed of in float, in its units.
         batch: Size of the first dimension of the model's inputs, which is none of the output's quantities.
         least_sqnr_db: What varies with less is lost.
 
@@ -69,7 +74,7 @@ def lost_quantities(
         What is lost in the dimension in which deviations differ most; None where nothing is.
     """
     expected, actual = (torch.stack(each).nan_to_num(0.0, 0.0, 0.0) for each in zip(*outputs, strict=True))
-    found = [_Along.of(expected, actual, dim) for dim in _dimensions(expected.shape[1:], batch)]
+    found = [_Along.of(expected, actual, dims) for dims in _dimensions(expected.shape[1:], batch)]
     found = [each for each in found if each.deviations.any()]
     if not found:
         return None
@@ -77,40 +82,51 @@ def lost_quantities(
     return along.lost(lsb, least_sqnr_db) or along.lost_as_a_whole(lsb, least_sqnr_db)
 
 
-def _dimensions(shape: Sequence[int], batch: int) -> list[int]:
-    """Those that may have quantities: no places of maps, whose edges vary less without being quantities."""
+def _dimensions(shape: Sequence[int], batch: int) -> list[tuple[int, ...]]:
+    """Those that may have quantities: no places of maps, whose edges vary less without being quantities.
+
+    Small square matrices are poses, homographies and intrinsics of cameras rather than maps.
+    """
     last = len(shape) - 1
-    if last > 2:
-        dims = [last if shape[-3] == shape[-2] != shape[-1] else 1]
+    is_square = last in (1, 2) and 1 < shape[-2] == shape[-1] and (last == 2 or shape[0] != batch)
+    dims: list[tuple[int, ...]]
+    if is_square:
+        dims = [(last - 1, last)]
+    elif last > 2:
+        dims = [(last if shape[-3] == shape[-2] != shape[-1] else 1,)]
     elif last == 2:
-        dims = [1, 2] if shape[1] != shape[2] else []
+        dims = [(1,), (2,)]
     else:
-        dims = [last] if last == 1 or (last == 0 and not 1 < batch == shape[0]) else []
-    return [dim for dim in dims if shape[dim] <= _MOST_QUANTITIES]
+        dims = [(last,)] if last == 1 or (last == 0 and not 1 < batch == shape[0]) else []
+    return [each for each in dims if math.prod(shape[dim] for dim in each) <= _MOST_QUANTITIES]
 
 
 class _Along(NamedTuple):
-    """An output by the indices of one dimension.
+    """An output by the indices of one dimension, or by the elements of a matrix.
 
     Attributes:
-        dim: The dimension.
+        dims: The dimension, or both of the matrix.
+        sizes: Theirs; `indices` is the product of these.
         expected: Float64 of shape [indices, values].
         signals: Variance of each index, shape [indices].
         noises: Variance of its error, same shape.
     """
 
-    dim: int
+    dims: tuple[int, ...]
+    sizes: tuple[int, ...]
     expected: torch.Tensor
     signals: torch.Tensor
     noises: torch.Tensor
 
     @classmethod
-    def of(cls, expected: torch.Tensor, actual: torch.Tensor, dim: int) -> _Along:
-        wanted, given = (each.movedim(dim + 1, 0).flatten(1) for each in (expected, actual))
+    def of(cls, expected: torch.Tensor, actual: torch.Tensor, dims: tuple[int, ...]) -> _Along:
+        sizes = tuple(expected.shape[dim + 1] for dim in dims)
+        moved = (each.movedim([dim + 1 for dim in dims], list(range(len(dims)))) for each in (expected, actual))
+        wanted, given = (each.reshape(math.prod(sizes), -1) for each in moved)
         signals, noises = (each.var(1, correction=0) for each in (wanted, wanted - given))
         # What varies by no more than float32 is off does not vary.
         varies = signals.sqrt() > _FLOAT_NOISE * wanted.abs().amax(1)
-        return cls(dim, wanted, signals.where(varies, 0.0), noises)
+        return cls(dims, sizes, wanted, signals.where(varies, 0.0), noises)
 
     @property
     def deviations(self) -> torch.Tensor:
@@ -131,8 +147,9 @@ class _Along(NamedTuple):
         }
         if not lost:
             return None
-        deviations = {index: float(self.deviations[index]) for index in lost}
-        return LostQuantities(min(lost.values()), self.dim, deviations, largest)
+        indices = list(itertools.product(*map(range, self.sizes)))
+        deviations = {indices[at]: float(self.deviations[at]) for at in lost}
+        return LostQuantities(min(lost.values()), self.dims, deviations, largest)
 
     def _is_varying(self, index: int) -> bool:
         """Whether it is no channel or mask that has one value almost everywhere, which then is its median."""
@@ -146,7 +163,7 @@ class _Along(NamedTuple):
         signal, noise = float(self.signals.mean()), float(self.noises.mean())
         if nearest <= 1 or high - low > _SMALL * nearest or not _is_lost(signal, noise, lsb, least_sqnr_db):
             return None
-        return LostQuantities(sqnr_db(signal, noise), self.dim, {}, float(self.expected.mean()))
+        return LostQuantities(sqnr_db(signal, noise), self.dims, {}, float(self.expected.mean()))
 
 
 def _is_lost(signal: float, noise: float, lsb: float, least_sqnr_db: float) -> bool:
