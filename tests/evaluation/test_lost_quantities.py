@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from benchmarks.in_turns import create
@@ -153,6 +154,16 @@ def test_a_mean_far_from_zero_is_named() -> None:
     assert found is not None
     assert "; try to add its mean, 101" in str(found.layers[0])
     assert _lost(Regression((100.0,), mean=1013.0)) is None
+
+
+@pytest.mark.parametrize("change", [F.elu, F.softplus, lambda y: y.flip(-1).cumsum(-1)])
+def test_the_steps_of_what_an_output_is_computed_of_in_float_count(change: Callable[[Tensor], Tensor]) -> None:
+    """XNNPACK has no kernels of 8 bits for these: the layer in front of them has the step."""
+    found = _lost(Changed(change, (-300.0, 1.0, 1.0)))
+    assert found is not None
+    assert re.search(r"try to return index \d \(by 0\.\d+\), \d \(by 0\.\d+\) of dimension 1", str(found.layers[0]))
+    for alike in (F.log_softmax, lambda y, _: torch.cat([F.elu(y), torch.full((1, 1), 3.0)], 1)):
+        assert _lost(Changed(lambda y, alike=alike: alike(y, 1), (1.0,) * 10)) is None  # type: ignore[misc]
 
 
 ALIKE: dict[str, Callable[[], nn.Module]] = {

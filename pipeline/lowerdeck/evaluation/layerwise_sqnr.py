@@ -31,6 +31,7 @@ from lowerdeck.graph.node_origins import float_node
 from lowerdeck.graph.node_values import NodeValues
 from lowerdeck.graph.nodes import STATIC_DEQUANTIZE, STATIC_QUANTIZE
 from lowerdeck.graph.outputs import output_names
+from lowerdeck.graph.quantities import JOINING, LAYERS, operator_of
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -166,6 +167,31 @@ def _output_spec(name: str, node: Any) -> OutputSpec:
         node = node.args[0]
     is_quantized = isinstance(node, torch.fx.Node) and _calls(node, STATIC_DEQUANTIZE)
     return OutputSpec(name=name, lsb=_lsb(node) if is_quantized else None)
+
+
+def step_behind(output: torch.fx.Node, constants: Container[torch.fx.Node]) -> float | None:
+    """The step of the one quantized tensor of which a program computes `output`, without a layer between both.
+
+    Args:
+        output: A node of a quantized program; that of an activation without a kernel of 8 bits is one in float.
+        constants: The nodes that no input changes.
+
+    Returns:
+        None where there is none, or another scale: behind a layer in float, and where several tensors come together.
+    """
+    waiting, seen = [output], set[torch.fx.Node]()
+    steps = dict[torch.fx.Node, float | None]()
+    while waiting:
+        node = waiting.pop()
+        if node in seen or node in constants:
+            continue
+        seen.add(node)
+        if _calls(node, STATIC_DEQUANTIZE):
+            steps[node.all_input_nodes[0]] = _lsb(node)
+        elif node.op == "placeholder" or operator_of(node) in (*LAYERS, *JOINING):
+            return None
+        waiting += () if _calls(node, STATIC_DEQUANTIZE) else node.all_input_nodes
+    return next(iter(steps.values())) if len(steps) == 1 else None
 
 
 def _pairs(exported: ExportedProgram, quantized: ExportedProgram) -> list[_Pair]:

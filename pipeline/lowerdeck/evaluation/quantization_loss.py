@@ -11,7 +11,7 @@ import torch
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.evaluation import LayerMetrics, LossyLayer, OutputSpec, QuantizationLoss
 from lowerdeck.contracts.samples import Sample
-from lowerdeck.evaluation.layerwise_sqnr import compare_joined, compare_layers, difference, output_specs
+from lowerdeck.evaluation.layerwise_sqnr import compare_joined, compare_layers, difference, output_specs, step_behind
 from lowerdeck.evaluation.lost_quantities import LostQuantities, lost_quantities
 from lowerdeck.evaluation.quantization_error import IDENTICAL_DB, masked_in_both, sqnr_db
 from lowerdeck.graph.io_boundary import output_nodes
@@ -66,7 +66,7 @@ def quantization_loss(
     joined = compare_joined(exported, quantized, split, range(len(samples)))
     ratios = {at: sqnr_db(*powers) for at, each in outputs.items() if (powers := _signal_and_noise(each))[0]}
     near = {at: outputs[at] for at, ratio in ratios.items() if least_sqnr_db is not None and ratio >= least_sqnr_db}
-    beside = _beside_others(exported, specs, near, samples, least_sqnr_db or 0.0)
+    beside = _beside_others(exported, quantized, near, samples, least_sqnr_db or 0.0)
     parts = [part.sqnr_db for parts in joined for part in parts]
     found = min([*ratios.values(), *parts, *(each.sqnr_db for each in beside.values())], default=None)
     every = itertools.chain(*outputs.values())
@@ -135,7 +135,7 @@ def _outputs(
 
 def _beside_others(
     exported: ExportedProgram,
-    specs: Sequence[OutputSpec],
+    quantized: ExportedProgram,
     outputs: Mapping[int, Sequence[_Outputs]],
     samples: Sequence[tuple[torch.Tensor, ...]],
     least_sqnr_db: float,
@@ -144,9 +144,10 @@ def _beside_others(
 
     Results of a sigmoid or a softmax are of one kind: classes that are never likely are no quantities of their own.
     """
-    found = {}
+    found, constants = {}, known_values(quantized)
     for at, each in outputs.items():
-        lsb, batch = specs[at].lsb, next((value.shape[0] for value in samples[0] if value.dim()), 1)
+        lsb = step_behind(output_nodes(quantized)[at], constants)
+        batch = next((value.shape[0] for value in samples[0] if value.dim()), 1)
         lost = lost_quantities(each, lsb, batch, least_sqnr_db) if lsb else None
         if lost:
             found[output_nodes(exported)[at]] = lost
