@@ -166,6 +166,19 @@ def test_the_steps_of_what_an_output_is_computed_of_in_float_count(change: Calla
         assert _lost(Changed(lambda y, alike=alike: alike(y, 1), (1.0,) * 10)) is None  # type: ignore[misc]
 
 
+def test_a_comparison_with_a_number_is_no_place_of_loss() -> None:
+    """Ethos-U compares integers: the number is quantized, in the name of the comparison."""
+
+    class Alarm(Regression):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+            result = super().forward(x)
+            return result, result[:, 0] > 0
+
+    found = _lost(Alarm((300.0, 1.0, 1.0)), "ethos_u55_128")
+    assert found is not None
+    assert [layer.node for layer in found.layers] == ["linear"]
+
+
 ALIKE: dict[str, Callable[[], nn.Module]] = {
     "scores": lambda: Regression((1.0,) * 10),
     "scores of which one hardly varies": lambda: Regression((1.0, 1.0, 1.0, 0.1)),

@@ -31,7 +31,7 @@ from lowerdeck.graph.node_origins import float_node
 from lowerdeck.graph.node_values import NodeValues
 from lowerdeck.graph.nodes import STATIC_DEQUANTIZE, STATIC_QUANTIZE
 from lowerdeck.graph.outputs import output_names
-from lowerdeck.graph.quantities import JOINING, LAYERS, operator_of
+from lowerdeck.graph.quantities import JOINING, LAYERS, known_values, operator_of
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -201,6 +201,7 @@ def _pairs(exported: ExportedProgram, quantized: ExportedProgram) -> list[_Pair]
     stored = {spec.arg.name for spec in signature.input_specs if spec.kind is not InputKind.USER_INPUT}
     computing = (node for node in quantized.graph.nodes if not _calls(node, STATIC_QUANTIZE, STATIC_DEQUANTIZE))
     remaining = {float_node(node) for node in computing}
+    fixed = [known_values(program) for program in (exported, quantized)]
     pairs: dict[str, _Pair] = {}
     for node in quantized.graph.nodes:
         if not _calls(node, STATIC_QUANTIZE):
@@ -210,6 +211,8 @@ def _pairs(exported: ExportedProgram, quantized: ExportedProgram) -> list[_Pair]
         dequantize = next((user for user in node.users if _calls(user, STATIC_DEQUANTIZE)), None)
         if source is None or dequantize is None or source.name in stored:
             continue
+        if node in fixed[1] and source not in fixed[0]:
+            continue  # a number that the source reads, as of a comparison with one
         folded = _folded_into(source, remaining)
         if _shape(folded) == _shape(dequantize):
             pairs.pop(source.name, None)  # the last of several replaces the others
