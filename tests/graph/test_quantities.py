@@ -117,3 +117,19 @@ def test_a_batch_norm_has_units_of_its_statistics() -> None:
 )
 def test_units_are_unlike_if_the_least_would_have_too_few_steps(units: Units, are_unlike: bool) -> None:
     assert units.are_unlike is are_unlike
+
+
+def test_many_numbers_are_found_in_the_first_of_a_constant(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables of relative positions in all layers of an attention took seconds; they are neither copied nor sorted."""
+    sorted_sizes = list[int]()
+
+    def unique(value: Tensor, original: Callable[[Tensor], Tensor] = torch.unique) -> Tensor:
+        sorted_sizes.append(value.numel())
+        return original(value)
+
+    table = torch.randn(6, 2, 2000).permute(2, 1, 0)
+    steps = torch.tensor([1.0, 10.0]).repeat_interleave(12000).reshape(2000, 2, 6)
+    monkeypatch.setattr(torch, "unique", unique)
+    assert _of(lambda x: (x @ WEIGHTS) + table).units == Units()
+    assert 0 < max(sorted_sizes) <= 4096
+    assert _of(lambda x: (x @ WEIGHTS) * steps).units == Units(1, 10)  # also numbers that follow the first ones

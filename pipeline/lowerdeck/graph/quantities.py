@@ -71,6 +71,8 @@ NUMBERS, WHOLE, BELOW_1 = "numbers", "whole numbers", "numbers up to 1"
 _ANY: Interval = (-math.inf, math.inf)
 _MOST_CONSTANTS = 64
 """A constant with more of them is a window, a grid or weights rather than units of a few quantities."""
+_FIRST = 4096
+"""Elements of a constant that show whether it has many distinct ones, which sorting all of it takes long to find."""
 _WIDTH = 6.0
 """Of the range of a quantity, in units: three standard deviations on each side."""
 _MOST_WIDTHS = 8
@@ -205,11 +207,11 @@ def _signs(node: Node) -> tuple[float, float]:
 def _step_of_three(node: Node, values: Values) -> Step | None:
     """Of a sum with a product or a quotient, or of what is between two constants."""
     packet, arguments = packet_of(node), node.args[:3]
-    tensors = [_tensor(each, values) for each in arguments]
+    tensors = [_constant(each, values) for each in arguments]
     sources = [each for each in arguments if isinstance(each, torch.fx.Node) and each not in values]
     if len(sources) != 1 or any(each is not None and each.numel() > _MOST_CONSTANTS for each in tensors):
         return None
-    first, second, third = (torch.zeros(1, dtype=torch.double) if each is None else each for each in tensors)
+    first, second, third = (torch.zeros(1, dtype=torch.double) if each is None else each.double() for each in tensors)
     at = arguments.index(sources[0])
     if packet is _aten.lerp:
         factors, summands = ((1 - third, second * third), (third, first * (1 - third)), (second - first, first))[at]
@@ -236,29 +238,46 @@ def _step(source: Node, factors: torch.Tensor, summands: torch.Tensor) -> Step |
 def _step_of_batch_norm(node: Node, values: Values) -> Step | None:
     given = arguments_of(node)
     source, is_training = given["input"], given["training"]
-    mean, var = (_tensor(given[name], values) for name in ("running_mean", "running_var"))
-    if is_training or mean is None or var is None or mean.numel() > _MOST_CONSTANTS:
+    mean, var, weight, bias = (_few(given[name], values) for name in ("running_mean", "running_var", "weight", "bias"))
+    if is_training or mean is None or var is None:
         return None
-    weight, bias = (_tensor(given[name], values) for name in ("weight", "bias"))
     if packet_of(source) in LAYERS:  # what was trained has the layer's statistics, and undoes them
         mean, var = torch.zeros_like(mean), torch.ones_like(var)
     factors = (torch.ones_like(mean) if weight is None else weight) / (var + given["eps"]).sqrt()
     return _step(source, factors, (torch.zeros_like(mean) if bias is None else bias) - mean * factors)
 
 
-def _tensor(argument: Any, values: Values) -> torch.Tensor | None:
-    """A constant as float64."""
+def _constant(argument: Any, values: Values) -> torch.Tensor | None:
+    """A constant in its own data type, a number as float64."""
     if isinstance(argument, (int, float)):
         return torch.tensor([float(argument)], dtype=torch.double)
     value = values[argument]() if isinstance(argument, torch.fx.Node) and argument in values else None
-    return value.detach().double() if isinstance(value, torch.Tensor) and not value.is_complex() else None
+    return value.detach() if isinstance(value, torch.Tensor) and not value.is_complex() else None
+
+
+def _few(argument: Any, values: Values) -> torch.Tensor | None:
+    """A constant of at most _MOST_CONSTANTS elements as float64."""
+    value = _constant(argument, values)
+    return None if value is None or value.numel() > _MOST_CONSTANTS else value.double()
 
 
 def _numbers(argument: Any, values: Values) -> torch.Tensor | None:
-    """The distinct numbers of a constant, None if it is none or has many."""
-    value = _tensor(argument, values)
-    distinct = None if value is None else torch.unique(value)
-    return distinct if distinct is not None and 0 < distinct.numel() <= _MOST_CONSTANTS else None
+    """The distinct numbers of a constant as float64, None if it is none or has many."""
+    value = _constant(argument, values)
+    for part in () if value is None else (_first(value), value):
+        distinct = torch.unique(part)
+        if not 0 < distinct.numel() <= _MOST_CONSTANTS:
+            return None
+    return None if value is None else distinct.double()
+
+
+def _first(value: torch.Tensor) -> torch.Tensor:
+    """A view of at most _FIRST elements at the start of a tensor."""
+    left = _FIRST
+    for dim in reversed(range(value.ndim)):
+        value = value.narrow(dim, 0, min(value.shape[dim], max(left, 1)))
+        left //= max(value.shape[dim], 1)
+    return value
 
 
 def handed_on(node: Node) -> list[Any]:
@@ -419,7 +438,7 @@ def _bounds(node: Node, known: Mapping[Node, Quantity], values: Values) -> Inter
 
 
 def _bounds_of(argument: Any, known: Mapping[Node, Quantity], values: Values) -> Interval:
-    value = _tensor(argument, values)
+    value = _constant(argument, values)
     if value is not None and value.numel() and not value.isnan().any():
         return float(value.min()), float(value.max())
     return known[argument].bounds if isinstance(argument, torch.fx.Node) else _ANY
