@@ -273,6 +273,29 @@ def test_complex_numbers_are_refused_with_their_place(function: Callable[[torch.
         export(Calls(function), [[1, 4]])
 
 
+@pytest.mark.parametrize("persistent", [True, False])
+def test_complex_buffers_that_nothing_reads_are_left_out(persistent: bool, tmp_path: Path) -> None:
+    """As a table of rotations that another method reads."""
+
+    class Tables(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(4, 2)
+            self.register_buffer("rotations", torch.ones(3, dtype=torch.complex64), persistent=persistent)
+            self.register_buffer("kept", torch.ones(3), persistent=persistent)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            result: torch.Tensor = self.head(x)
+            return result
+
+    model = Tables().eval()
+    torch.export.save(export(model, [[1, 4]]), tmp_path / "program.pt2")
+    program = torch.export.load(tmp_path / "program.pt2")
+    assert set(program.state_dict) == {"head.weight", "head.bias", "kept"}
+    sample = torch.randn(1, 4)
+    assert torch.equal(program.module()(sample), model(sample))
+
+
 def test_sparse_tensors_are_refused_by_name() -> None:
     """torch raised NotImplementedError: Cannot access storage of SparseTensorImpl, when it saved the program."""
 

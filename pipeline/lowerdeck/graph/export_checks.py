@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from executorch.backends.transforms.utils import delete_constant_placeholder
 from torch.export.graph_signature import ConstantArgument, OutputKind, TensorArgument
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils._pytree import tree_leaves
@@ -61,6 +62,19 @@ def _returned(output: Any) -> str:
     if output.value is None or isinstance(output.value, bool):
         return str(output.value)
     return f"the text {output.value!r}" if isinstance(output.value, str) else f"the number {output.value}"
+
+
+def drop_unread_complex(program: ExportedProgram) -> None:
+    """Remove complex tensors that an ATen program stores and never reads, as a table for another method of a model."""
+    signature = program.graph_signature
+    stored = {*signature.inputs_to_parameters, *signature.inputs_to_buffers}
+    stored |= {*signature.inputs_to_lifted_tensor_constants}
+    for node in program.graph.find_nodes(op="placeholder"):
+        value = node.meta.get("val")
+        is_complex = isinstance(value, torch.Tensor) and value.is_complex()
+        if is_complex and node.name in stored and not node.users:
+            delete_constant_placeholder(program, node)
+    program.graph_module.recompile()
 
 
 def check_real(program: ExportedProgram) -> None:

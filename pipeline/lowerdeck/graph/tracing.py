@@ -28,6 +28,7 @@ from lowerdeck.graph.export_checks import (
     check_parameters,
     check_real,
     check_writes,
+    drop_unread_complex,
 )
 from lowerdeck.graph.masked_extrema import fill_with_extrema
 from lowerdeck.graph.masks import bound_masks, fill_assigned
@@ -85,6 +86,7 @@ def trace(
     check_operators(traced)
     check_not_random(traced)
     check_norms(traced)
+    drop_unread_complex(traced)
     check_real(traced)
     check_dense(traced)
     check_parameters(traced)
