@@ -88,6 +88,26 @@ def test_vectors_that_are_nearly_zero_keep_their_length(
     assert _sqnr_db(network, target, [(x * scales,) for (x,) in samples]) > 10
 
 
+class Levels(nn.Module):
+    """What a power is divided by to become 1, the last operator of a network: [1 x 3 x 10 x 10] -> [1 x 8]."""
+
+    def __init__(self, smallest: float) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.smallest = nn.Conv2d(3, 8, 3, bias=False), smallest
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.rsqrt(self.first(x).square().mean((2, 3)) + self.smallest)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("smallest", [1e-5, 1e-2])
+def test_reciprocal_roots_may_be_outputs(smallest: float, target: str, samples: list[tuple[torch.Tensor, ...]]) -> None:
+    """Also those of powers that differ by more than 255 times, and their roots by less."""
+    drawn = [(x * 10 ** (-index / 5),) for index, (x,) in enumerate(samples)]
+    assert _sqnr_db(Levels(smallest).eval(), target, drawn) > 15
+
+
 @pytest.mark.parametrize("target", quick_first(TARGETS))
 def test_lengths_of_vectors_that_are_nearly_zero_are_lowered(
     target: str, samples: list[tuple[torch.Tensor, ...]]
