@@ -104,7 +104,7 @@ class Levels(nn.Module):
 @pytest.mark.parametrize("smallest", [1e-5, 1e-2])
 def test_reciprocal_roots_may_be_outputs(smallest: float, target: str, samples: list[tuple[torch.Tensor, ...]]) -> None:
     """Also those of powers that differ by more than 255 times, and their roots by less."""
-    drawn = [(x * 10 ** (-index / 5),) for index, (x,) in enumerate(samples)]
+    drawn: list[tuple[torch.Tensor, ...]] = [(x * 10 ** (-index / 5),) for index, (x,) in enumerate(samples)]
     assert _sqnr_db(Levels(smallest).eval(), target, drawn) > 15
 
 
