@@ -50,6 +50,8 @@ FUNCTIONS: dict[str, _Function] = {
     "index_fill of one row": lambda y, w: y.index_fill(2, torch.tensor(3), torch.tensor(0.25)),
     "hypot": lambda y, w: torch.hypot(y, y.mT),
     "ldexp": lambda y, w: torch.ldexp(y, torch.tensor(2)),
+    "logit": lambda y, w: torch.logit(y.sigmoid()),
+    "logit of bounded numbers": lambda y, w: torch.logit(y, eps=1e-3),
     "take_along_dim": lambda y, w: torch.take_along_dim(y, torch.arange(8).flip(0).view(1, 1, 8, 1), -2),
     "one_hot": lambda y, w: F.one_hot(y.argmax(1), 5) + w[0, 0],
     "cosine similarity": lambda y, w: F.cosine_similarity(y[0, :, :1], w[None], dim=-1),

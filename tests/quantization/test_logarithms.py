@@ -69,6 +69,8 @@ LOGARITHMS: dict[str, tuple[_Function, float]] = {
     "root": (lambda y: (_power(y) + 1e-6) ** 0.1, 20),
     "roots of channels": (lambda y: (_power(y) + 1e-6) ** torch.linspace(0.05, 0.2, 8)[:, None], 20),
     "logarithm of a root": (lambda y: torch.log((_power(y) + 1e-6) ** torch.tensor(0.25)), 20),
+    "root of a root": (lambda y: (_power(y) + 1e-6).sqrt()[:, None].sqrt().squeeze(1), 20),
+    "inverse hyperbolic sine": (lambda y: torch.asinh(_power(y * 30)), 20),
     "soft plus": (lambda y: torch.log(1 + torch.exp(y * 8)), 25),
 }
 """Functions of [1 x 16 x 7], with the least SQNR of a network with them, in dB."""
@@ -101,6 +103,12 @@ def _sqnr_db(network: nn.Module, target: str, samples: _Samples) -> float:
 def test_differences_between_small_numbers_are_kept(name: str, target: str, samples: _Samples) -> None:
     function, least = LOGARITHMS[name]
     assert _sqnr_db(_network(function, samples), target, samples) > least
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_logits_of_probabilities_near_zero_are_kept(target: str, samples: _Samples) -> None:
+    network = _network(lambda y: torch.logit(torch.sigmoid(y * 12), eps=1e-5), samples)
+    assert _sqnr_db(network, target, samples) > 25
 
 
 class PowerMean(nn.Module):

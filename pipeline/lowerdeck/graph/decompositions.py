@@ -127,6 +127,12 @@ def _ldexp(x: _Tensor, exponent: _Tensor) -> _Tensor:
     return result.to(dtype) if dtype.is_floating_point else result
 
 
+def _logit(x: _Tensor, eps: float | None = None) -> _Tensor:
+    """Its quotient and logarithm lose small numbers to 8 bits, which quantize knows of these operators alone."""
+    bounded = x if eps is None or eps < 0 else x.clamp(eps, 1 - eps)
+    return torch.log(bounded / (1 - bounded))
+
+
 def _widened(*tensors: _Tensor) -> Iterator[_Tensor]:
     """In float32 at least: float16 has no squares of more than 256, nor of less than 2e-4."""
     return (each.to(torch.promote_types(each.dtype, torch.float32)) for each in tensors)
@@ -249,6 +255,7 @@ _DEFINITIONS: dict[object, Callable[..., _Tensor]] = {
     _aten.exp2.default: lambda x: torch.pow(2.0, x),
     _aten.hypot.default: _hypot,
     _aten.ldexp.Tensor: _ldexp,
+    _aten.logit.default: _logit,
     _aten.one_hot.default: _one_hot,
     # This and view_as read the sizes of another tensor, with which quantizers would share the range.
     _aten.reshape_as.default: lambda x, other: x.reshape(other.shape),

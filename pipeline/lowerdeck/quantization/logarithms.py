@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     Modules = Mapping[str, Any]
 
 _aten = torch.ops.aten
-_LOGARITHMS = (_aten.log, _aten.log2, _aten.log10, _aten.log1p)
+_FLAT_AT_ZERO = (_aten.log1p, _aten.asinh)
+"""As steep as logarithms beyond 1 only."""
+_LOGARITHMS = (_aten.log, _aten.log2, _aten.log10, *_FLAT_AT_ZERO)
 _STEEPEST_ROOT = 0.5
 """Powers with smaller exponents are as steep near zero as logarithms are."""
 _PRODUCTS = (_aten.conv1d, _aten.conv2d, _aten.conv3d, _aten.linear, _aten.matmul, _aten.mm, _aten.bmm)
@@ -64,12 +66,21 @@ def keep_logarithms_in_float(calibrated: GraphModule) -> None:
 
 
 def _is_steep(node: Node, module: GraphModule, modules: Modules) -> bool:
-    exponent = _exponent(node, module, modules)
-    return packet_of(node) in _LOGARITHMS or (exponent is not None and exponent < _STEEPEST_ROOT)
+    if packet_of(node) in _LOGARITHMS:
+        return True
+    exponent, source = _exponent(node, module, modules), node.args[0] if node.args else None
+    while exponent is not None and exponent >= _STEEPEST_ROOT and isinstance(source, torch.fx.Node):
+        if not is_observer(source, modules) and not _keeps_scale(source, module, modules):
+            break
+        inner = _exponent(source, module, modules)  # of a root of a root, exponents are multiplied
+        exponent, source = exponent * (1.0 if inner is None else inner), source.args[0]
+    return exponent is not None and exponent < _STEEPEST_ROOT
 
 
 def _exponent(node: Node, module: GraphModule, modules: Modules) -> float | None:
     """The smallest exponent of a power, a number or the values of a constant such as a parameter; None if unknown."""
+    if packet_of(node) is _aten.sqrt:
+        return 0.5
     if packet_of(node) is not _aten.pow:
         return None
     exponent: Any = node.args[1]
@@ -80,7 +91,7 @@ def _exponent(node: Node, module: GraphModule, modules: Modules) -> float | None
 
 def _is_lost(node: Node, module: GraphModule, modules: Modules) -> bool:
     """Whether the smallest value that `node` computes with is less than a step of an observer of its argument."""
-    added = 1.0 if packet_of(node) is _aten.log1p else 0.0
+    added = 1.0 if packet_of(node) in _FLAT_AT_ZERO else 0.0
     for observer, number in _direct(node.args[0], module, modules):
         lowest, step = lowest_and_step(modules[str(observer.target)])
         if step > max(lowest, number, 0.0) + added:
@@ -117,10 +128,8 @@ def _direct(argument: Any, module: GraphModule, modules: Modules) -> Iterator[tu
 
 def _keeps_scale(node: Node, module: GraphModule, modules: Modules) -> bool:
     """Whether `node` hands elements on, or is a root, whose small results are those of even smaller numbers."""
-    if packet_of(node) in (_aten.sqrt, *HANDING_ON):
-        return True
     exponent = _exponent(node, module, modules)
-    return exponent is not None and 0 < exponent < 1
+    return packet_of(node) in HANDING_ON or (exponent is not None and 0 < exponent < 1)
 
 
 def _has_no_weights(node: Node) -> bool:
