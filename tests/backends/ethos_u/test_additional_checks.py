@@ -88,7 +88,7 @@ def test_a_check_keeps_nodes_off_the_npu_and_is_named_as_the_reason(
         ("Broken", r"my_checks:Broken raised AttributeError at \w+: .*nmae"),
         ("nothing", r"my_checks:nothing returns a int; it must return an OperatorSupportBase"),
         ("Picky", r"my_checks:Picky called without arguments raised TypeError"),
-        ("Missing", r"my_checks has no Missing"),
+        ("Missing", r"my_checks \(.*my_checks\.py\) has no Missing"),
     ],
 )
 def test_what_is_no_check(lowered: Callable[[str], Lowered], plugin: Plugin, name: str, expected: str) -> None:
@@ -103,7 +103,7 @@ def test_what_is_no_check(lowered: Callable[[str], Lowered], plugin: Plugin, nam
         ("my_checks:NoAdditions", (), "let params.yaml say `plugins: [my_checks]`"),
         ("os:getcwd", ("my_checks",), "may run code of lowerdeck.backends, my_checks only"),
         ("my_checks.NoAdditions", ("my_checks",), "must be package.module:attribute, e.g. plugins.my_checks:MyCheck"),
-        ("my_checks:NoAddition", ("my_checks",), "my_checks has no NoAddition. Did you mean NoAdditions?"),
+        ("my_checks:NoAddition", ("my_checks",), "my_checks.py) has no NoAddition. Did you mean NoAdditions?"),
         ("my_check:NoAdditions", ("my_check",), "there is no module my_check"),
         ("my_checks:Picky", ("my_checks",), "requires size, but checks are created without arguments"),
     ],
