@@ -110,7 +110,11 @@ def test_a_tensor_keeps_its_elements_where_its_shape_changes(
         pytest.param(lambda x: (x.cumsum(1) + x.cumsum(1).argmax(1, keepdim=True)) * x, id="a tensor read in both"),
         pytest.param(lambda x: torch.cat([x[:, [3, 0]], torch.where(x > 0.3, x, -x)], 1), id="indices and a mask"),
         pytest.param(nn.Sequential(nn.PixelShuffle(2), nn.PixelUnshuffle(2)), id="one channel, in either order"),
-        pytest.param(nn.Sequential(nn.Hardsigmoid(), nn.Upsample(scale_factor=2, mode="bicubic")), id="many operators"),
+        pytest.param(
+            nn.Sequential(nn.Hardsigmoid(), nn.Upsample(scale_factor=2, mode="bicubic")),
+            id="many operators",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_portable_kernels_take_the_layouts_that_they_get(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
@@ -150,17 +154,22 @@ def _after_contiguous_memory(*layers: nn.Module) -> nn.Module:
 
 @pytest.mark.parametrize(
     "function",
-    [
-        pytest.param(lambda x: torch.softmax(x, -1), id="softmax"),
-        pytest.param(lambda x: x.permute(0, 1, 3, 2), id="transposition"),
-        pytest.param(nn.Linear(6, 6), id="linear"),
-        pytest.param(lambda x: torch.maximum(x, x.mean(3, keepdim=True)), id="maximum"),
-        pytest.param(lambda x: F.avg_pool2d(torch.minimum(x, 0.3 - x), (3, 1), 1, (1, 0)), id="minimum"),
-        pytest.param(lambda x: F.max_pool2d(x.flatten(1).view_as(x), 2), id="pooling behind a view"),
-        pytest.param(_after_contiguous_memory(nn.AvgPool2d((3, 1), 1, (1, 0))), id="pooling that pads"),
-        pytest.param(_after_contiguous_memory(nn.ZeroPad2d((1, 2, 0, 1))), id="padding"),
-        pytest.param(lambda x: torch.maximum(x, torch.tensor([0.1, 0.2, 0.3, 0.4])[:, None, None]), id="by channel"),
-    ],
+    quick_first(
+        [
+            pytest.param(lambda x: torch.softmax(x, -1), id="softmax"),
+            pytest.param(lambda x: x.permute(0, 1, 3, 2), id="transposition"),
+            pytest.param(nn.Linear(6, 6), id="linear"),
+            pytest.param(lambda x: torch.maximum(x, x.mean(3, keepdim=True)), id="maximum"),
+            pytest.param(lambda x: F.avg_pool2d(torch.minimum(x, 0.3 - x), (3, 1), 1, (1, 0)), id="minimum"),
+            pytest.param(lambda x: F.max_pool2d(x.flatten(1).view_as(x), 2), id="pooling behind a view"),
+            pytest.param(_after_contiguous_memory(nn.AvgPool2d((3, 1), 1, (1, 0))), id="pooling that pads"),
+            pytest.param(_after_contiguous_memory(nn.ZeroPad2d((1, 2, 0, 1))), id="padding"),
+            pytest.param(
+                lambda x: torch.maximum(x, torch.tensor([0.1, 0.2, 0.3, 0.4])[:, None, None]), id="by channel"
+            ),
+        ],
+        4,
+    ),
 )
 def test_cmsis_nn_gets_the_layouts_that_its_kernels_know(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
     """They do not look at it, so that the host refuses a program with another one."""

@@ -74,7 +74,7 @@ class Stateful(nn.Module):
         return result
 
 
-@pytest.mark.parametrize("scheme", ["int8", "float32"])
+@pytest.mark.parametrize("scheme", quick_first(["int8", "float32"]))
 @pytest.mark.parametrize(
     "function",
     [
