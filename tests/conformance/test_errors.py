@@ -75,7 +75,7 @@ def test_indices_that_a_step_decides_are_explained_as_far_as_it_goes() -> None:
 
     def found(actual: torch.Tensor) -> OutputError:
         return output_error(
-            "out", [(expected, actual)], None, 3, precision=OF_INTEGERS, rounded=[lambda: [(expected, flipped)]]
+            "out", [(expected, actual)], None, 3, precision=OF_INTEGERS, rounded=[lambda _: (expected, flipped)]
         )
 
     assert found(flipped).excess <= 1
@@ -96,14 +96,14 @@ def test_equal_infinities_are_no_error() -> None:
 
 def test_rounding_that_leaves_the_domain_of_a_function_explains_nothing() -> None:
     pair, infinite = (torch.zeros(2), torch.full((2,), 9.0)), (torch.zeros(2), torch.full((2,), math.inf))
-    found = output_error("out", [pair], 1.0, 1, precision=OF_INTEGERS, rounded=[lambda: [infinite]])
+    found = output_error("out", [pair], 1.0, 1, precision=OF_INTEGERS, rounded=[lambda _: infinite])
     assert found.excess > 1
 
 
 def test_rounding_that_a_steep_function_enlarges_is_explained() -> None:
     pair, enlarged = (torch.zeros(2), torch.full((2,), 3.0)), (torch.zeros(2), torch.full((2,), 3.0))
     assert output_error("out", [pair], 1.0, 1, precision=OF_INTEGERS).excess > 1
-    assert output_error("out", [pair], 1.0, 1, precision=OF_INTEGERS, rounded=[lambda: [enlarged]]).excess <= 1
+    assert output_error("out", [pair], 1.0, 1, precision=OF_INTEGERS, rounded=[lambda _: enlarged]).excess <= 1
 
 
 def test_rounding_is_drawn_until_the_error_is_explained() -> None:
@@ -112,9 +112,9 @@ def test_rounding_is_drawn_until_the_error_is_explained() -> None:
 
     asked = []
 
-    def drawn(error: float) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    def drawn(error: float, _: int) -> tuple[torch.Tensor, torch.Tensor]:
         asked.append(error)
-        return [off_by(error)]
+        return off_by(error)
 
     draws = [partial(drawn, error) for error in (2.0, 4.0, 9.0)]
     found = output_error("out", [off_by(3.0)], 1.0, 1, precision=OF_INTEGERS, rounded=draws)
@@ -126,11 +126,27 @@ def test_rounding_is_drawn_until_the_error_is_explained() -> None:
 
 
 def test_an_error_that_the_depth_explains_needs_no_other_rounding() -> None:
-    def costly() -> Any:
+    def costly(_: int) -> Any:
         raise AssertionError("executed once more")
 
     pair = (torch.zeros(4), torch.tensor([0.0, 0.0, 1.0, 0.0]))
     assert output_error("out", [pair], 1.0, 1, precision=OF_INTEGERS, rounded=[costly]).bound == 1.01
+
+
+def test_only_the_input_whose_error_the_depth_explains_least_is_rounded_otherwise() -> None:
+    def off_by(error: float) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.zeros(2), torch.full((2,), error)
+
+    pairs, asked = [off_by(error) for error in (1.0, 3.0, 0.0, 2.0)], []
+
+    def drawn(place: int) -> tuple[torch.Tensor, torch.Tensor]:
+        asked.append(place)
+        return off_by(3.5)
+
+    found = output_error("out", pairs, 1.0, 1, precision=OF_INTEGERS, rounded=[drawn])
+    assert (asked, found.max_error, found.mean_error) == ([1], 3.0, 3.0)
+    assert (found.bound, found.mean_bound) == (3.5, 3.5)
+    assert output_error("out", pairs, 1.0, 1, precision=OF_INTEGERS, rounded=[lambda _: off_by(2.5)]).excess > 1
 
 
 def test_empty_outputs_agree() -> None:

@@ -341,8 +341,8 @@ def _difference(module: Any, method: str, call: _Call) -> str:
         if expected.dtype == torch.int64 and any(each.dtype != torch.int64 for each in inputs):
             continue  # indices: of equal numbers, either may be the largest
 
-        def rounded(index: int = index, actual: torch.Tensor = actual) -> list[Pair]:
-            return [(actual, _results(module, method, [_rounded(each) for each in inputs])[index])]
+        def rounded(_: int, index: int = index, actual: torch.Tensor = actual) -> Pair:
+            return actual, _results(module, method, [_rounded(each) for each in inputs])[index]
 
         precision = precision_of_types(each.dtype for each in (*inputs, expected))
         found = output_error(call.operator, [(expected, actual)], None, 1, precision=precision, rounded=[rounded])

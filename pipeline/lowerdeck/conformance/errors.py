@@ -36,7 +36,7 @@ def output_error(
     *,
     precision: float,
     known: OutputError | None = None,
-    rounded: Iterable[Callable[[], Sequence[Pair]]] = (),
+    rounded: Sequence[Callable[[int], Pair]] = (),
 ) -> OutputError:
     """Compare an output with its reference.
 
@@ -50,10 +50,14 @@ def output_error(
             the types that it is computed in, or OF_INTEGERS.
         known: Of the integers that this output is made of, where they were compared with their reference before: its
             bounds hold here, too.
-        rounded: Each computes the same with the reference's own integers rounded in another way as actual values. They
-            raise the bounds: an activation function may turn one step at its input into several at its output, and one
-            step decides which of two nearly equal values is the largest. Called only while the error exceeds what
-            `depth` and those before explain, because each executes the reference once more.
+        rounded: Each computes the pair at a given place with the reference's own integers rounded in another way as
+            actual values. They raise the bounds: an activation function may turn one step at its input into several at
+            its output, and one step decides which of two nearly equal values is the largest. Called only while the
+            error exceeds what `depth` and those before explain, and for the worst pair alone, because each executes the
+            reference once more.
+
+    Returns:
+        The error of all pairs; that of the worst where roundings were tried.
 
     Raises:
         LowerdeckError: the shapes of a pair differ.
@@ -62,10 +66,16 @@ def output_error(
     by_depth = error
     if known is not None and known.unit == error.unit:
         error = _within(error, by_depth, known.bound, known.mean_bound)
+    if error.excess <= 1 or not rounded:
+        return error
+    alone = [_error_within(name, [pair], scale, depth, precision=precision) for pair in pairs]
+    worst = max(range(len(pairs)), key=lambda place: alone[place].excess)
+    by_depth = alone[worst]
+    error = _within(by_depth, by_depth, error.bound, error.mean_bound)
     for round_otherwise in rounded:
         if error.excess <= 1:
             break
-        other = _error_within(name, round_otherwise(), scale, depth, precision=precision)
+        other = _error_within(name, [round_otherwise(worst)], scale, depth, precision=precision)
         if not math.isfinite(other.max_error):  # it left the domain of a function, and explains nothing
             continue
         error = _within(error, by_depth, other.max_error, other.mean_error)

@@ -19,6 +19,37 @@ if TYPE_CHECKING:
 
 _WIDER = {1: torch.int16, 2: torch.int32}
 """Integers with room for a step more than those of so many bytes; tensors of 64 bits would take twice the time."""
+_PLACES = 1 << 16
+"""Places from which on a tensor's steps are taken out of those that are drawn, so that few tensors share them."""
+
+
+class RoundingSteps:
+    """Seeded steps, of -1, 0 and 1, by which integers may be rounded in another way."""
+
+    def __init__(self, seed: int, *, mildness: int = 1) -> None:
+        """Draw nothing yet.
+
+        Args:
+            seed: The same steps are drawn for a seed.
+            mildness: Of 2 * mildness + 1 integers, two take a step.
+        """
+        self._generator = torch.Generator().manual_seed(seed)
+        self._mildness = mildness
+        self._drawn = torch.empty(0, dtype=torch.int8)
+
+    def like(self, integers: torch.Tensor) -> torch.Tensor:
+        """A step for each of `integers`, int8 in their shape.
+
+        Tensors share what is drawn, each from a random place on: to draw for each of them takes several times as long
+        as to execute a convolutional network.
+        """
+        count = integers.numel()
+        if len(self._drawn) < count + _PLACES:
+            limit, number = self._mildness, count + _PLACES
+            drawn = torch.randint(-limit, limit + 1, (number,), generator=self._generator, dtype=torch.int8)
+            self._drawn = drawn.div_(limit, rounding_mode="trunc")
+        first = int(torch.randint(len(self._drawn) - count + 1, (), generator=self._generator))
+        return self._drawn[first : first + count].view(integers.shape)
 
 
 class NodeValues:
@@ -32,7 +63,7 @@ class NodeValues:
         self,
         program: ExportedProgram,
         names: Container[str],
-        rounding: torch.Generator | None = None,
+        rounding: RoundingSteps | None = None,
         *,
         keeps_state: bool = False,
     ) -> None:
@@ -41,8 +72,8 @@ class NodeValues:
         Args:
             program: The program.
             names: Names of the nodes in its graph.
-            rounding: Draws -1, 0 or 1 for every integer that a quantize node computes, and adds it: what may become of
-                the values if every operator rounds in another way. None to leave them as they are.
+            rounding: Added to the integers that quantize nodes compute: what may become of the values if operators
+                round in another way. None to leave them as they are.
             keeps_state: Whether state lasts from call to call; otherwise every call starts with its initial values.
         """
         self._program, self._names, self._rounding = program, names, rounding
@@ -93,8 +124,7 @@ class NodeValues:
             self._shared[node] = result
         if self._rounding is not None and _is_quantize(node):
             limits, wider = torch.iinfo(result.dtype), _WIDER.get(result.itemsize, torch.int64)
-            steps = torch.randint(-1, 2, result.shape, generator=self._rounding, dtype=torch.int8)
-            result = (result.to(wider) + steps).clamp_(limits.min, limits.max).to(result.dtype)
+            result = (result.to(wider) + self._rounding.like(result)).clamp_(limits.min, limits.max).to(result.dtype)
         return result
 
     def _constants(self) -> Iterator[torch.fx.Node]:
