@@ -13,12 +13,17 @@ from lowerdeck.tasks import classification, fidelity, segmentation
 
 
 def problems(
-    gates: dict[str, Any], task: Any = classification, source: str = "classification", metrics: tuple[str, ...] = ()
+    gates: dict[str, Any],
+    task: Any = classification,
+    source: str = "classification",
+    metrics: tuple[str, ...] = (),
+    dataset: str = "arrays",
 ) -> str:
     config: Any = SimpleNamespace(
         gates=GatesConfig(name="mine", **gates),
         task=SimpleNamespace(name="mine", source=source),
         evaluation=SimpleNamespace(metrics=metrics),
+        dataset=SimpleNamespace(name="mine", source=dataset),
     )
     return "\n".join(map(str, gate_problems(config, task, task.Options())))
 
@@ -45,6 +50,19 @@ def problems(
 )
 def test_what_no_build_can_meet_is_refused(gates: dict[str, Any], task: ModuleType, message: str) -> None:
     assert message in problems(gates, task)
+
+
+def test_what_random_samples_cannot_show_is_refused() -> None:
+    """evaluate said so, after the whole build."""
+    found = problems(
+        {"max_quantization_drop": 0.01, "metrics": {"min_delegated_accuracy_low": 0.5}}, dataset="random_inputs"
+    )
+    assert "gates.max_quantization_drop" in found
+    assert "no quantization_drop is measured; choose another dataset, or other gates" in found
+    assert "gates.metrics.min_delegated_accuracy_low" in found
+    measured = {"max_program_bytes": 9, "metrics": {"min_quantized_sqnr_db": 20}}
+    assert problems(measured, dataset="random_inputs") == ""
+    assert problems({"metrics": {"min_delegated_cosine": 0.9}}, fidelity, dataset="random_inputs") == ""
 
 
 def test_what_a_build_may_have_is_left_to_it() -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lowerdeck.config.problems import Problem
 from lowerdeck.evaluation import gates
-from lowerdeck.evaluation.metric_names import may_be_measured, near_of_build
+from lowerdeck.evaluation.metric_names import is_of_task, may_be_measured, near_of_build
 from lowerdeck.registry import components
+
+RANDOM = "random_inputs"
+"""The source of datasets whose targets mean nothing."""
 
 if TYPE_CHECKING:
     from lowerdeck.config.schema import Config
@@ -38,13 +41,20 @@ def gate_problems(config: Config, task: Task, options: Any) -> Iterator[Problem]
         return
     metrics = [metric.name for metric in task.metrics(options)]
     for gate in bounds:
-        name = gate.partition("_")[2]
-        if not may_be_measured(name, metrics):
-            found = near_of_build(name, metrics)
-            advice = f"did you mean {' or '.join(found)}?" if found else "`lowerdeck conf gates` lists bounds"
-            key = f"gates.metrics.{gate}" if gate in named else f"gates.{gate}"
-            own = f"it measures {', '.join(metrics)}, each as float_, quantized_ and delegated_"
-            message = (
-                f"task {config.task.name} has no metric {name}; {own if metrics else 'it measures none'}; {advice}"
-            )
-            yield Problem(key, message)
+        if message := _unmeasured(gate.partition("_")[2], metrics, config, task):
+            yield Problem(f"gates.metrics.{gate}" if gate in named else f"gates.{gate}", message)
+
+
+def _unmeasured(name: str, metrics: Sequence[str], config: Config, task: Task) -> str:
+    """Why no build with the task's `metrics` has the metric `name`, and what to do; empty if one may have it."""
+    if task.TARGETS and config.dataset.source == RANDOM and is_of_task(name, metrics):
+        return (
+            f"dataset {config.dataset.name} has random samples, whose targets mean nothing, so that no {name} is "
+            "measured; choose another dataset, or other gates (`lowerdeck conf gates`)"
+        )
+    if may_be_measured(name, metrics):
+        return ""
+    found = near_of_build(name, metrics)
+    advice = f"did you mean {' or '.join(found)}?" if found else "`lowerdeck conf gates` lists bounds"
+    own = f"it measures {', '.join(metrics)}, each as float_, quantized_ and delegated_"
+    return f"task {config.task.name} has no metric {name}; {own if metrics else 'it measures none'}; {advice}"

@@ -13,7 +13,7 @@ from lowerdeck import backends, datasets, devices, metrics, models, tasks
 from lowerdeck.config import flavor as flavors
 from lowerdeck.config.device import option_sets
 from lowerdeck.config.fallback import fallback, fallback_target
-from lowerdeck.config.gate_names import gate_problems
+from lowerdeck.config.gate_names import RANDOM, gate_problems
 from lowerdeck.config.options import option_file, option_names
 from lowerdeck.config.problems import Problem, raise_problems, unknown, validate
 from lowerdeck.config.quantization import completed, quantization_problems, quantization_scheme
@@ -254,7 +254,7 @@ def _check_targets(config: Config, task: Task, dataset: DatasetSource, options: 
     if target_kind is None or not task.TARGETS:
         return
     kind = target_kind(options)
-    if kind not in task.TARGETS and config.dataset.source != "random_inputs":  # its targets mean nothing anyway
+    if kind not in task.TARGETS and config.dataset.source != RANDOM:  # its targets mean nothing anyway
         raise ConfigurationError(
             f"task {config.task.name} needs {' or '.join(task.TARGETS)} targets, and the samples of dataset "
             f"{config.dataset.name} have {'none' if kind is None else kind + ' targets'}; choose another dataset, or "

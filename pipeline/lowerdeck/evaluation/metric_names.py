@@ -72,10 +72,20 @@ def of_task(metrics: Sequence[str]) -> tuple[str, ...]:
 
 def may_be_measured(name: str, metrics: Sequence[str]) -> bool:
     """Whether a build for a task of the package with these `metrics` may have the number `name` in metrics.json."""
-    base = re.sub(r"_(low|high)$", "", name)
-    if name in _OF_EVERY_BUILD or base in of_task(metrics):
+    if name in _OF_EVERY_BUILD or is_of_task(name, metrics):
         return True
+    base = _without_end(name)
     return any(pattern.fullmatch(base) for pattern in (_OPEN, _OF_PAIRS, _OF_PROGRAMS_ALONE))
+
+
+def is_of_task(name: str, metrics: Sequence[str]) -> bool:
+    """Whether `name` is one of a task's `metrics` for one program, a drop of it, or an end of its interval."""
+    return _without_end(name) in of_task(metrics)
+
+
+def _without_end(name: str) -> str:
+    """`name` without what marks an end of its interval."""
+    return re.sub(r"_(low|high)$", "", name)
 
 
 def near(name: str, metrics: Iterable[str]) -> list[str]:
