@@ -22,7 +22,7 @@ from lowerdeck.config.load import read_config
 from lowerdeck.config.problems import validate
 from lowerdeck.config.schema import Config
 from lowerdeck.contracts.converter import Converter
-from lowerdeck.contracts.evaluation import LayerMetrics, OutputSpec, SampleOutputs
+from lowerdeck.contracts.evaluation import LayerMetrics, LossyLayer, OutputSpec, QuantizationLoss, SampleOutputs
 from lowerdeck.contracts.lowering import CompiledPartition, ProgramTensor
 from lowerdeck.contracts.plan import DelegationPlan, PlannedNode, Reason, ReasonCode
 from lowerdeck.contracts.quantization import ObservedRange, QuantizedTensor
@@ -111,6 +111,21 @@ LAYERS = (
     ),
     LayerMetrics(node="x", operator="input", module="", lsb=None, num_samples=2, sqnr_db=40.0),
 )
+LOSS = QuantizationLoss(
+    sqnr_db=3.25,
+    least_sqnr_db=10.0,
+    num_samples=4,
+    layers=(
+        LossyLayer(
+            node="conv2d",
+            operator="aten.conv2d.default",
+            module="features.0",
+            sqnr_db=4.0,
+            inputs_sqnr_db=30.0,
+            ways_out=("quantization.keep_float: [features.0]",),
+        ),
+    ),
+)
 TENSORS = (
     QuantizedTensor(
         name="dequantize_per_channel", source="_frozen_param0", dtype="int8", quant_min=-127, quant_max=127,
@@ -154,6 +169,7 @@ def write_build(
     answers: Sequence[int] = (0, 1, 2, 1),
     layers: Sequence[LayerMetrics] = LAYERS,
     draws: Mapping[str, Any] | None = None,
+    loss: QuantizationLoss | None = None,
     **sections: Mapping[str, Any],
 ) -> Config:
     """A whole build/ below the current folder; returns its configuration.
@@ -166,13 +182,14 @@ def write_build(
         answers: Classes that the quantized program predicts.
         layers: Layer by layer, worst first.
         draws: Metrics of every draw of the bootstrap.
+        loss: Where the quantized program departs from the float one.
         sections: Values of the configuration by section.
     """
     config = write_config(**sections)
     for path in (paths.EXPORTED, paths.OBSERVERS, paths.QUANTIZED):
         write_bytes(path, path.as_posix().encode())
     write_json(paths.CALIBRATION_SAMPLES, [digest("calibration", index) for index in range(2)])
-    write_quantization_report(TENSORS)
+    write_quantization_report(TENSORS, loss)
     write_plan(DelegationPlan(backend=config.target.backend, nodes=tuple(nodes)))
     # A stand-in: importing steps.convert loads ExecuTorch.
     write_converted(cast("Converted", Conversion(program)), converter_of(config))

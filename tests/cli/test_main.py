@@ -26,7 +26,7 @@ from lowerdeck.pages import dvc_plots_template
 from lowerdeck.provenance import lineage
 from lowerdeck.tracking import ui
 from tests.backends.neutron import environments
-from tests.handmade_build import write_build, write_config
+from tests.handmade_build import LOSS, write_build, write_config
 from tests.project import REPOSITORY, SOURCES
 
 Command = tuple[list[str], Mapping[str, str]]
@@ -70,6 +70,16 @@ class TestQuantization:
             "conv2d", "9.2 dB", "features.0", "int8", "0.5", "-128", "0 ... 127.5", "-3 ... 130", "2.5 %",
         ]  # fmt: skip
         assert weight.startswith("_frozen_param0  44.5 dB")
+
+    def test_repeats_what_quantize_found_lost(self, capsys: pytest.CaptureFixture[str]) -> None:
+        write_build(loss=LOSS)
+        for command in (["quantization"], ["report"]):
+            assert main(command) == 0
+            first, layer = re.findall(r"(?m)^.*far from the float one: 3.2 dB.*\n.*$", capsys.readouterr().out)[
+                0
+            ].splitlines()
+            assert first.endswith("It is lost at")
+            assert layer == f"  {LOSS.layers[0]}"
 
     def test_as_json_has_every_channel(self, capsys: pytest.CaptureFixture[str]) -> None:
         write_build()
@@ -423,7 +433,8 @@ def test_the_version_is_that_of_the_installed_package(capsys: pytest.CaptureFixt
         (paths.PLAN, {"nodes": [{"name": "a", "operator": "b", "compute": "c", "partition": None}]}, ["explain"]),
         (paths.LINEAGE, {"links": 7}, ["compare", "workspace", "--no-log"]),
         (paths.LINEAGE, {"links": []}, ["ledger", "update"]),
-        (paths.QUANTIZATION_REPORT, [{}], ["quantization"]),
+        (paths.QUANTIZATION_REPORT, {"tensors": [{}]}, ["quantization"]),
+        (paths.QUANTIZATION_REPORT, {"loss": {"layers": 7}}, ["report"]),
     ],
 )
 def test_a_damaged_file_of_a_build_is_named_with_the_way_out(

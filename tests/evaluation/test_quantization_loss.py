@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,11 @@ from torch import nn
 from torch.ao.quantization.fx import _decomposed  # noqa: F401  registers the quantize and dequantize operators
 from torch.export import ExportedProgram
 
-from lowerdeck.artifacts import paths
-from lowerdeck.artifacts.quantization_report import read_quantization_report, write_quantization_report
+from lowerdeck.artifacts.quantization_report import (
+    read_quantization_loss,
+    read_quantization_report,
+    write_quantization_report,
+)
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.quantization import ObservedRange, QuantizationScheme, QuantizedTensor
 from lowerdeck.evaluation import quantization_loss as module
@@ -120,10 +122,10 @@ def test_the_loss_is_in_the_report(exported: ExportedProgram, tmp_path: Path, mo
     loss = quantization_loss(exported, quantized(exported, FINE | {"conv2d_1": 1e-4}), SAMPLES, [], 10.0)
     tensors = [tensor("conv2d_1"), tensor("linear")]
     write_quantization_report(tensors, loss)
-    lossy, other = json.loads(paths.QUANTIZATION_REPORT.read_text())
-    assert lossy["loss"]["ways_out"] == ["quantization.keep_float: [second]"]
-    assert other["loss"] is None
+    assert read_quantization_loss() == loss
     assert read_quantization_report() == tensors
+    write_quantization_report(tensors)
+    assert read_quantization_loss() is None
 
 
 @pytest.mark.parametrize("least", [15.0, None])

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from lowerdeck.contracts.evaluation import LossyLayer, QuantizationLoss
-from lowerdeck.execution.quantization_warning import where_lost
+from dataclasses import replace
 
-LAYER = LossyLayer(
-    node="linear", operator="aten.linear.default", module="head", sqnr_db=1.0, inputs_sqnr_db=30.0, ways_out=("a",)
-)
+from tests.handmade_build import LOSS
 
 
-def test_layers_are_listed() -> None:
-    loss = QuantizationLoss(sqnr_db=1.0, num_samples=4, layers=(LAYER, LAYER))
-    assert where_lost(loss) == f"It is lost at\n  {LAYER}\n  {LAYER}"
+def test_layers_are_listed_each_in_a_line_with_what_may_help() -> None:
+    first, *layers = replace(LOSS, layers=LOSS.layers * 2).lines
+    assert first == (
+        "the quantized program is far from the float one: 3.2 dB on 4 calibration samples "
+        "(quantization.warn_below_sqnr_db: 10). It is lost at"
+    )
+    assert layers == [str(LOSS.layers[0])] * 2
 
 
 def test_without_a_layer_it_says_so_and_names_ways_out() -> None:
     """It said "It is lost at", and ended."""
-    said = where_lost(QuantizationLoss(sqnr_db=-12.2, num_samples=4, layers=()))
-    assert said.startswith("No tensor that both programs have is that far off.")
+    said = str(replace(LOSS, layers=()))
+    assert "No tensor that both programs have is that far off." in said
     assert "quantization.keep_float" in said

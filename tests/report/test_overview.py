@@ -20,7 +20,7 @@ from lowerdeck.report import summary
 from lowerdeck.report.build import Build, read_build
 from lowerdeck.report.markdown import as_markdown
 from lowerdeck.report.overview import Overview, overview
-from tests.handmade_build import write_build
+from tests.handmade_build import LOSS, write_build
 
 
 @pytest.fixture(autouse=True)
@@ -51,6 +51,15 @@ def test_a_build_that_passes_ships_and_says_that_no_gate_was_chosen() -> None:
     assert "no gate was chosen" in found.verdict.notes[0]
     # A node stays on the CPU, and the tool cannot change it.
     assert overview(read_build()).verdict.command == "lowerdeck explain"
+
+
+def test_what_quantize_found_lost_stands_beside_the_verdict_with_what_would_mend_it() -> None:
+    """It was printed by the stage alone: a build of yesterday, or out of DVC's cache, said nothing."""
+    found = made(flavor={"name": "sdk"}, loss=LOSS)
+    assert found.verdict.ships
+    assert "far from the float one: 3.2 dB" in found.verdict.notes[0]
+    assert "conv2d (aten.conv2d.default, features.0): 4.0 dB" in found.verdict.notes[0]
+    assert "try quantization.keep_float: [features.0]" in found.verdict.notes[0]
 
 
 def test_a_change_that_can_be_tried_is_the_next_thing_to_do() -> None:

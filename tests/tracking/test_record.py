@@ -33,7 +33,7 @@ from lowerdeck.tracking import address, content, plots, store
 from lowerdeck.tracking.record import RecordResult, record
 from lowerdeck.tracking.runs import find_runs, read_artifact, with_details
 from lowerdeck.tracking.ui import Location
-from tests.handmade_build import LAYERS, files_below, write_build, write_config
+from tests.handmade_build import LAYERS, LOSS, files_below, write_build, write_config
 from tests.marks import quick_first
 from tests.project import REPOSITORY, SOURCES
 
@@ -353,6 +353,12 @@ class TestRun:
         track(write_build())
         assert content.DEFECTS_TAG not in runs()[0].data.tags
 
+    def test_the_description_says_what_quantization_lost_and_what_would_mend_it(self) -> None:
+        track(write_build(loss=LOSS))
+        (run,) = runs()
+        assert "far from the float one: 3.2 dB" in run.data.tags["mlflow.note.content"]
+        assert "try quantization.keep_float: [features.0]" in run.data.tags["mlflow.note.content"]
+
     def test_a_build_that_fails_its_gates_is_recorded_as_failed(self) -> None:
         track(write_build(gates={"name": "strict", "min_quantized_accuracy": 0.9, "min_delegated_share": 0.5}))
         (run,) = runs()
@@ -366,10 +372,10 @@ class TestRun:
 
     def test_a_run_that_broke_off_is_marked_and_repaired(self, monkeypatch: pytest.MonkeyPatch) -> None:
         config = write_build()
-        twin = paths.QUANTIZATION_REPORT
+        twin = paths.FIRMWARE_ZIP
         content_before = twin.read_bytes()
         twin.unlink()
-        with pytest.raises(LowerdeckError, match=r"report\.json is missing"):
+        with pytest.raises(LowerdeckError, match=r"firmware\.zip is missing"):
             track(config)
         assert [run.info.status for run in runs()] == ["FAILED"]
         twin.write_bytes(content_before)

@@ -1,41 +1,44 @@
-"""The quantized tensors of a program."""
+"""The quantized tensors of a program, and where it departs from the float one."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Sequence
+from typing import Any
 
 from lowerdeck.artifacts import paths
-from lowerdeck.artifacts.files import as_written, read_json, write_json_rows
+from lowerdeck.artifacts.files import as_written, read_json, write_text
 from lowerdeck.artifacts.observers import read_observed
-from lowerdeck.contracts.evaluation import QuantizationLoss
+from lowerdeck.contracts.evaluation import LossyLayer, QuantizationLoss
 from lowerdeck.contracts.quantization import QuantizedTensor
 
 
 def write_quantization_report(tensors: Sequence[QuantizedTensor], loss: QuantizationLoss | None = None) -> None:
-    """Write all quantized tensors with their representable ranges, clipped shares, and what is lost at them.
+    """Write all quantized tensors with their representable ranges and clipped shares, and what is lost.
 
     Args:
         tensors: All quantized tensors.
         loss: Where the program departs from the float one; None where it is near it.
     """
-    lossy = {} if loss is None else {layer.node: dataclasses.asdict(layer) for layer in loss.layers}
-    report = []
+    rows = []
     for tensor in tensors:
         seen = tensor.observed
-        derived = {
-            "representable": tensor.representable,
-            "clipped_share": seen.clipped_share if seen else None,
-            "loss": lossy.get(tensor.node),
-        }
-        report.append(dataclasses.asdict(tensor) | derived)
-    write_json_rows(paths.QUANTIZATION_REPORT, report)
+        derived = {"representable": tensor.representable, "clipped_share": seen.clipped_share if seen else None}
+        rows.append(_text(dataclasses.asdict(tensor) | derived))
+    found = _text(None if loss is None else dataclasses.asdict(loss))
+    lines = ",\n".join(rows)  # a line for each tensor: indented, many scales would take several times as long
+    write_text(paths.QUANTIZATION_REPORT, f'{{"loss": {found}, "tensors": [\n{lines}\n]}}\n')
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, allow_nan=False)
 
 
 def read_quantization_report() -> list[QuantizedTensor]:
     """The tensors that `write_quantization_report` wrote; empty if nothing is quantized."""
     names = [field.name for field in dataclasses.fields(QuantizedTensor)]
-    tensors, stored = [], read_json(paths.QUANTIZATION_REPORT, list)
+    tensors, stored = [], read_json(paths.QUANTIZATION_REPORT)["tensors"]
     with as_written(paths.QUANTIZATION_REPORT):
         for entry in stored:
             values = {name: entry[name] for name in names}
@@ -44,3 +47,13 @@ def read_quantization_report() -> list[QuantizedTensor]:
                 values[name] = tuple(entry[name])
             tensors.append(QuantizedTensor(**values))
     return tensors
+
+
+def read_quantization_loss() -> QuantizationLoss | None:
+    """What `write_quantization_report` wrote of the whole program; None where it is near the float one."""
+    stored = read_json(paths.QUANTIZATION_REPORT)["loss"]
+    with as_written(paths.QUANTIZATION_REPORT):
+        if stored is None:
+            return None
+        layers = tuple(LossyLayer(**entry | {"ways_out": tuple(entry["ways_out"])}) for entry in stored["layers"])
+        return QuantizationLoss(**stored | {"layers": layers})

@@ -27,7 +27,7 @@ def run(options: argparse.Namespace) -> None:
 
     from lowerdeck.artifacts import paths
     from lowerdeck.artifacts.baseline import read_layers
-    from lowerdeck.artifacts.quantization_report import read_quantization_report
+    from lowerdeck.artifacts.quantization_report import read_quantization_loss, read_quantization_report
     from lowerdeck.compat.terminal import terminal_console
     from lowerdeck.report.build import check_is_of_metrics, is_younger
     from lowerdeck.report.quantization import HEADER, tensor_rows
@@ -46,5 +46,7 @@ def run(options: argparse.Namespace) -> None:
         table.add_row(*map(Text, row.cells()))
     console = terminal_console()
     console.print(table if rows else "the program is not quantized")
+    if (loss := read_quantization_loss()) is not None:
+        console.print(Text("\n  ".join(loss.lines), style="yellow"), soft_wrap=True)
     if rows and not layers:
         console.print("SQNR of activations: not measured yet; `dvc repro baseline` measures it", style="yellow")

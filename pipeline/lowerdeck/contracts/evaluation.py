@@ -120,9 +120,32 @@ class QuantizationLoss:
 
     sqnr_db: float
     """Signal-to-quantization-noise ratio of the output that is farthest off."""
+    least_sqnr_db: float
+    """The ratio below which a program is called far off."""
     num_samples: int
     layers: tuple[LossyLayer, ...]
     """The layers at which most is lost, worst first; empty where no tensor of the two programs can be matched."""
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """What was found, and a line for each layer with what may help, or one for the program."""
+        found = (
+            f"the quantized program is far from the float one: {self.sqnr_db:.1f} dB on {self.num_samples} calibration "
+            f"samples (quantization.warn_below_sqnr_db: {self.least_sqnr_db:g})."
+        )
+        if self.layers:
+            return (f"{found} It is lost at", *map(str, self.layers))
+        return (
+            f"{found} No tensor that both programs have is that far off.",
+            (
+                "`lowerdeck sensitivity` finds what to keep in float (quantization.keep_float); int16x8 or float32 "
+                "(quantization.scheme) may help, too, if the target has them"
+            ),
+        )
+
+    def __str__(self) -> str:
+        first, *others = self.lines
+        return f"{first} {'. '.join(others)}"
 
 
 class Metric(Protocol):

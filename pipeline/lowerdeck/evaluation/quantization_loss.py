@@ -98,7 +98,9 @@ def quantization_loss(
     below = [layer for layer in lossy if layer.sqnr_db < least_sqnr_db]
     departing = [layer for layer in below if layer.inputs_sqnr_db - layer.sqnr_db >= _LEAST_DROP_DB]
     worst = sorted(departing or below, key=lambda layer: layer.sqnr_db - layer.inputs_sqnr_db)
-    return QuantizationLoss(sqnr_db=found, num_samples=len(samples), layers=tuple(worst[:_MAX_LAYERS]))
+    return QuantizationLoss(
+        sqnr_db=found, least_sqnr_db=least_sqnr_db, num_samples=len(samples), layers=tuple(worst[:_MAX_LAYERS])
+    )
 
 
 def _not_finite(count: int, num_samples: int, layers: Sequence[LossyLayer]) -> LowerdeckError:

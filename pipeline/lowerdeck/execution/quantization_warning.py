@@ -30,21 +30,6 @@ def compare_with_float(quantized: ExportedProgram, tensors: Sequence[QuantizedTe
     exported, samples = programs.read_program(paths.EXPORTED), check_inputs.read_check_inputs()
     check_integers(exported, quantized, samples)
     loss = quantization_loss(exported, quantized, samples, tensors, least_sqnr_db)
-    if loss is None or least_sqnr_db is None:
-        return None
-    print(
-        f"quantize: warning: the quantized program is far from the float one: {loss.sqnr_db:.1f} dB on "
-        f"{loss.num_samples} calibration samples (quantization.warn_below_sqnr_db: {least_sqnr_db:g}). "
-        f"{where_lost(loss)}"
-    )
+    if loss is not None:
+        print("quantize: warning: " + "\n  ".join(loss.lines))
     return loss
-
-
-def where_lost(loss: QuantizationLoss) -> str:
-    """The layers at which precision is lost, each in a line, or what may help where no layer shows it."""
-    if loss.layers:
-        return "\n  ".join(["It is lost at", *map(str, loss.layers)])
-    return (
-        "No tensor that both programs have is that far off. `lowerdeck sensitivity` finds what to keep in float "
-        "(quantization.keep_float); int16x8 or float32 (quantization.scheme) may help, too, if the target has them"
-    )

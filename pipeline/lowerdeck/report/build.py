@@ -15,13 +15,13 @@ from lowerdeck.artifacts.evaluation_results import ClassAccuracies, Confusion, r
 from lowerdeck.artifacts.files import as_written, read_json, sha256
 from lowerdeck.artifacts.measurements import read_all_metrics
 from lowerdeck.artifacts.plans import read_plan
-from lowerdeck.artifacts.quantization_report import read_quantization_report
+from lowerdeck.artifacts.quantization_report import read_quantization_loss, read_quantization_report
 from lowerdeck.artifacts.task_pictures import TaskPictures, read_pictures
 from lowerdeck.config import load
 from lowerdeck.config.schema import Config
 from lowerdeck.config.yaml_text import read_of_dvc
 from lowerdeck.contracts.errors import LowerdeckError
-from lowerdeck.contracts.evaluation import LayerMetrics
+from lowerdeck.contracts.evaluation import LayerMetrics, QuantizationLoss
 from lowerdeck.contracts.plan import DelegationPlan
 from lowerdeck.contracts.quantization import QuantizedTensor
 from lowerdeck.fingerprints.keys import build_key, program_identity
@@ -58,6 +58,8 @@ class Build:
     """Worst first; empty if nothing is quantized."""
     tensors: Sequence[QuantizedTensor]
     """Tensors of the quantized program; empty if nothing is quantized."""
+    loss: QuantizationLoss | None
+    """Where the quantized program departs from the float one, as quantize found; None where it is near it."""
     profile: Sequence[LayerEstimate]
     """The compiler's estimate for each layer; empty if it wrote none."""
     memory_budget: MemoryBudget | None
@@ -103,6 +105,7 @@ def read_build(lineage: Mapping[str, Any] | None = None, run_page: RunPage | Non
         pictures=read_pictures(),
         layers=read_layers(paths.LAYERS),
         tensors=read_quantization_report(),
+        loss=read_quantization_loss(),
         profile=read_layer_estimates(),
         memory_budget=_memory_budget(config),
         lineage=lineage,

@@ -137,7 +137,8 @@ def verdict(build: Build) -> Verdict:
     failed = gates.failed_gates(chosen, build.metrics)
     caveat = build.manifest["converter"]["caveat"]
     reasons = [*failed.values(), *(f"it {defect}" for defect in defects(build.metrics)), *([caveat] if caveat else [])]
-    notes = [] if found else ["no gate was chosen: `gates: release` in params.yaml checks accuracy and size"]
+    notes = [] if build.loss is None else [str(build.loss)]
+    notes += [] if found else ["no gate was chosen: `gates: release` in params.yaml checks accuracy and size"]
     misfit = "" if chosen[_FITS] is not None else _misfit(build.metrics)
     return Verdict(
         ships=not reasons,

@@ -12,7 +12,7 @@ from lowerdeck.report.build import Build
 
 
 def print_table(build: Build, console: Console) -> None:
-    """Print the metrics of `build`, the caveat of its converter, and where to look next.
+    """Print the metrics of `build`, the caveat of its converter, what is lost, and where to look next.
 
     Nothing is interpreted as markup, and no information depends on colour: a log file contains the same text.
     """
@@ -25,6 +25,7 @@ def print_table(build: Build, console: Console) -> None:
     console.print(table)
     for note in (
         build.manifest["converter"]["caveat"],
+        "\n  ".join(build.loss.lines) if build.loss else None,
         "not recorded yet: `dvc repro` runs the stage track" if build.lineage is None else None,
     ):
         if note:

@@ -18,6 +18,7 @@ from typing import Any
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import read_json
 from lowerdeck.artifacts.measurements import read_all_metrics
+from lowerdeck.artifacts.quantization_report import read_quantization_loss
 from lowerdeck.config.schema import Config
 from lowerdeck.evaluation import gates
 from lowerdeck.evaluation.defects import defects
@@ -220,6 +221,8 @@ def _note(config: Config, measured: Mapping[str, Any], manifest: Mapping[str, An
     """The run's description, as Markdown."""
     caveats = [*(f"Do not ship: it {defect}" for defect in defects(measured)), manifest["converter"]["caveat"]]
     lines = [line for caveat in filter(None, caveats) for line in (f"**{caveat}**", "")]
+    if loss := read_quantization_loss():
+        lines += [str(loss), ""]
     lines += ["| | |", "| --- | --- |"]
     for what, value in summary.rows(config, measured, manifest):
         lines.append(f"| {what} | {value.replace('|', chr(92) + '|')} |")
