@@ -173,7 +173,8 @@ def test_numbers_of_segments_are_no_booleans() -> None:
     torch.testing.assert_close(program.module()(values, segments), Segments()(values, segments))
 
 
-@pytest.mark.parametrize("name", quick_first(["smallest twice", "finite bias", "copied"], quick=1))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["smallest twice", "finite bias", "copied"])
 def test_ethos_u_computes_masks_with_more_than_a_padding(name: str) -> None:
     """Left whole, they had infinite sums, or took the steps of the scores."""
 
@@ -201,7 +202,8 @@ def test_a_row_of_a_constant_mask_may_leave_nothing() -> None:
     torch.testing.assert_close(program.module()(values), Earlier()(values))
 
 
-@pytest.mark.parametrize("target", quick_first(["ethos_u55_128", "cortex_m55"], quick=1))
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["ethos_u55_128", "cortex_m55"])
 def test_queries_in_groups_share_keys_and_values(target: str) -> None:
     """Values that are wider than keys ended Arm's own decomposition in an exception."""
 

@@ -28,6 +28,7 @@ def forgotten() -> Iterator[None]:
         del sys.modules[name]
 
 
+@pytest.mark.slow
 def test_folders_that_parts_of_two_workspaces_add_are_not_mixed_up(tmp_path: Path) -> None:
     """The second one had the module of the first one, which has the same name."""
     text = "import sys\nfrom pathlib import Path\nsys.path.insert(0, str(Path(__file__).parents[1] / 'lib'))\n"

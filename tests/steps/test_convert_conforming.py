@@ -597,6 +597,7 @@ class Gathering(nn.Module):
         return x
 
 
+@pytest.mark.slow
 def test_partitions_that_do_not_compile_are_treated_in_one_round(
     conforming: Callable[..., tuple[ConvertedConforming, list[str]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
