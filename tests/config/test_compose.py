@@ -304,7 +304,8 @@ def test_a_flavor_can_be_chosen_by_name_or_by_the_target(composed: Compose) -> N
     assert composed(**override("target.default_flavor", "eiq_neutron_sdk")).flavor.converter == "eiq_neutron_sdk"
 
 
-def test_overrides_are_merged_down_to_options_whose_own_values_are_replaced(composed: Compose) -> None:
+def test_overrides_are_merged_key_by_key(composed: Compose) -> None:
+    """`overrides: {model: {options: {kwargs: {in_channels: 3}}}}` took num_classes away, and built another network."""
     config = composed(
         overrides={
             "quantization": {"num_calibration_samples": 64},
@@ -315,10 +316,16 @@ def test_overrides_are_merged_down_to_options_whose_own_values_are_replaced(comp
     )
     assert config.quantization.num_calibration_samples == 64
     assert config.quantization.scheme == "int8"
-    assert config.model.options["kwargs"] == {"in_channels": 3}
+    assert config.model.options["kwargs"] == {"num_classes": 10, "in_channels": 3}
     assert config.model.options["factory"] == "lowerdeck.models.networks.resnet8:ResNet8"
     assert config.dataset.options["mean"] == [0.1, 0.2, 0.3]
     assert config.gates.min_delegated_share == 0.5
+
+
+def test_arguments_of_one_factory_are_none_of_another(composed: Compose) -> None:
+    own = {"factory": "lowerdeck.models.networks.resnet8:ResNet8", "kwargs": {"in_channels": 3}}
+    config = composed(overrides={"model": {"options": own}})
+    assert config.model.options["kwargs"] == {"in_channels": 3}
 
 
 def test_an_integer_may_stand_for_a_float(composed: Compose) -> None:

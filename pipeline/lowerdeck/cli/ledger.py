@@ -56,15 +56,25 @@ def _update(options: argparse.Namespace) -> None:
 
 
 def _built() -> Iterator[tuple[str, Entry]]:
-    """The model and the entry of the build in build/."""
+    """The model and the entry of the build in build/.
+
+    Raises:
+        LowerdeckError: its files are of different builds.
+    """
     from lowerdeck.artifacts import paths
     from lowerdeck.artifacts.files import read_json
     from lowerdeck.artifacts.measurements import read_all_metrics
     from lowerdeck.config.load import read_config
-    from lowerdeck.release.ledger.entries import entry_of
+    from lowerdeck.release.ledger.entries import DIFFERENT_BUILDS, entry_of
+    from lowerdeck.report.build import check_is_of_metrics, current_lineage
 
     config = read_config(paths.CONFIG)
-    yield config.model.name, entry_of(config, read_all_metrics(), read_json(paths.LINEAGE))
+    entry = entry_of(config, read_all_metrics(), read_json(paths.LINEAGE))
+    if paths.MANIFEST.is_file():
+        check_is_of_metrics()
+        if current_lineage() is None:  # as where the stage track failed: other code makes another program of it
+            raise LowerdeckError(f"program and lineage {DIFFERENT_BUILDS}")
+    yield config.model.name, entry
 
 
 def _recorded(selector: str) -> Iterator[tuple[str, Entry]]:

@@ -214,14 +214,20 @@ def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split())
 
 
-def _merge(values: dict[str, Any], overrides: Mapping[str, Any], depth: int = 3) -> None:
-    """Merge `overrides` into `values` down to single options, each replaced as a whole.
+_OPTIONS = 2
+"""Levels of mappings above single options: the group, and `options` or another key of it."""
 
-    An example is a model's `kwargs`: the arguments of one factory mean nothing to another.
+
+def _merge(values: dict[str, Any], overrides: Mapping[str, Any], level: int = 0) -> None:
+    """Merge `overrides` into `values` key by key.
+
+    An option that is a mapping is replaced as a whole where a text beside it is overridden, too: the `kwargs` of one
+    `factory` mean nothing to another.
     """
+    replaces = level == _OPTIONS and any(isinstance(value, str) for value in overrides.values())
     for key, value in overrides.items():
-        if depth > 1 and isinstance(value, Mapping) and isinstance(values.get(key), dict):
-            _merge(values[key], value, depth - 1)
+        if not replaces and isinstance(value, Mapping) and isinstance(values.get(key), dict):
+            _merge(values[key], value, level + 1)
         else:
             values[key] = value
 

@@ -37,7 +37,7 @@ METRICS = {
     "delegated_accuracy": 0.9,
     "delegated_accuracy_low": 0.85,
     "delegated_accuracy_high": 0.95,
-    "num_samples": 200,
+    "num_samples": 4,
     "estimated_inference_time_ms": 1.23456789,
 }
 
@@ -124,6 +124,20 @@ def test_what_the_device_measured_is_in_the_entry() -> None:
         assert entry["defects"] == ["was not executed on its device: error 0x30"]
         TINY.unlink()
     assert builds.load("tags.model = 'tiny'").metrics["measured_latency_ms"] == 12.5
+
+
+def test_metrics_of_one_program_and_hashes_of_another_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where other code had made another program and track had failed, both stood in one entry."""
+    built()
+    write_build(METRICS, program=b"another")
+    assert ledger("update") == 1
+    assert "program and lineage are those of different builds" in capsys.readouterr().err
+    built()
+    metrics = read_json(paths.METRICS) | {"program_sha256": "0" * 64}
+    write_json(paths.METRICS, metrics)
+    assert ledger("update") == 1
+    assert "contains parts of different builds: program_sha256" in capsys.readouterr().err
+    assert not TINY.exists()
 
 
 def test_models_whose_names_differ_in_replaced_characters_have_files_of_their_own() -> None:
@@ -270,7 +284,7 @@ CHANGES: dict[str, tuple[dict[str, Any], str, str]] = {
     "a shorter time": ({"estimated_inference_time_ms": 1.0}, "improvement", "estimated_inference_time_ms"),
     "a figure that was not there": ({"reasons.wrong_result": 3}, "changed", "reasons.wrong_result"),
     "a defect": ({"firmware_failure": "no kernel for aten::cumsum"}, "regression", "defects"),
-    "a figure that is not judged": ({"num_samples": 100}, "changed", "num_samples"),
+    "a figure that is not judged": ({"total_macs": 4100}, "changed", "total_macs"),
 }
 
 

@@ -33,6 +33,7 @@ def composed(**values: Any) -> Config:
     return config_of(render(compose_params(SELECTION | values, CONF)))
 
 
+_RESNET8 = "lowerdeck.models.networks.resnet8:ResNet8"
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "what params.yaml says": ({}, {}),
     "options of groups": (
@@ -98,6 +99,10 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "an option by another road": (
         {"target": "xnnpack_cpu", "overrides": {"quantization": {"name": "x", "weight_granularity": "per_tensor"}}},
         {"target": "xnnpack_cpu", "quantization": "int8_per_tensor", "overrides": {"quantization": {"name": "x"}}},
+    ),
+    "arguments that the option of conf has and the build has not": (
+        {"overrides": {"model": {"options": {"factory": _RESNET8, "kwargs": {"in_channels": 3}}}}},
+        {"overrides": {"model": {"options": {"factory": _RESNET8, "kwargs": {"in_channels": 3}}}}},
     ),
     "a project's own model, and plugins": (
         {

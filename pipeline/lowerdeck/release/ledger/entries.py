@@ -27,6 +27,7 @@ _SIGNIFICANT_DIGITS = 6
 _HEADING = "# Written by `lowerdeck ledger update`; docs/promote.md describes the fields.\n"
 
 
+DIFFERENT_BUILDS = "are those of different builds: the last build was not completed. `dvc repro` completes it"
 _OF_DEVICE = ("device", "device_provenance", "device_program_sha256", "device_runtime_sha256")
 
 
@@ -75,10 +76,7 @@ def entry_of(config: Config, metrics: Mapping[str, Any], lineage: Mapping[str, A
     links = {link["name"]: link for link in lineage["links"]}
     converter = links["program"]["converter"]
     if build_key(config, {"converter": converter, "versions": lineage["versions"]}) != lineage["build_key"]:
-        raise LowerdeckError(
-            "configuration and lineage are those of different builds: the last build was not completed. "
-            "`dvc repro` completes it"
-        )
+        raise LowerdeckError(f"configuration and lineage {DIFFERENT_BUILDS}")
     values = dict(flat(metrics))
     ends = {name: (name + LOW, name + HIGH) for name in values if {name + LOW, name + HIGH} <= values.keys()}
     primary = summary.primary_metric(metrics)

@@ -22,7 +22,7 @@ from lowerdeck.fingerprints.keys import NOT_OF_A_BUILD
 FINGERPRINTED = ("model", "dataset", "target")
 """Sections whose `fingerprint` compose computes from data, weights and code."""
 _MERGED_DEPTH = 2
-"""Levels of a section in which overrides are merged; the value of an option is replaced as a whole."""
+"""Levels of a section above the values of single options."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,8 +165,13 @@ def _overrides(
     keys: tuple[str, ...], base: Mapping[str, Any], wanted: Mapping[str, Any], depth: int = _MERGED_DEPTH
 ) -> Iterator[_Override]:
     """The overrides that are or may be needed to turn `base` into `wanted`."""
+    has_to_replace = depth == 1 and _lacks(wanted, base)
     for name, value in wanted.items():
         given = base.get(name)
+        if has_to_replace and isinstance(value, str):  # a text beside a mapping has it replaced instead of merged
+            has_to_replace = False
+            yield _Override(keys=(*keys, name), value=value, is_certain=True)
+            continue
         if depth > 1 and isinstance(value, Mapping) and (isinstance(given, Mapping) or name not in base):
             yield from _overrides((*keys, name), given or {}, value, depth - 1)
         elif name not in base or (isinstance(given, str) and "${" in given):
@@ -175,6 +180,13 @@ def _overrides(
             # compose itself clears values that do not apply, e.g. a section of command streams on a CPU.
             is_certain, is_required = value is not None, given == "???"
             yield _Override(keys=(*keys, name), value=value, is_certain=is_certain, is_required=is_required)
+
+
+def _lacks(wanted: Mapping[str, Any], base: Mapping[str, Any]) -> bool:
+    """Whether a mapping in `wanted` lacks a key that it has in `base`."""
+    pairs = [(value, base.get(name)) for name, value in wanted.items()]
+    mappings = [(value, given) for value, given in pairs if isinstance(value, Mapping) and isinstance(given, Mapping)]
+    return any(given.keys() - value.keys() or _lacks(value, given) for value, given in mappings)
 
 
 def _excess(base: Mapping[str, Any], wanted: Mapping[str, Any], depth: int = _MERGED_DEPTH) -> int:
