@@ -41,9 +41,9 @@ params.yaml chooses one option of every group below. Three more keys may stand i
 
 Mappings in `overrides` are merged key by key, everything else is replaced. An option that is itself a mapping, such as
 a model's `kwargs`, is replaced as a whole where a text beside it, such as `factory`, is overridden, too: name that to
-leave keys out. In conf/, `???` marks a value that you have to give. Every mapping refuses keys that it does not know. Values are checked strictly: a number in quotes is text, and
-1.0 is no integer. Texts and lists that are required may not be empty. A default is what holds where neither the chosen
-option nor `overrides` says anything.
+leave keys out. In conf/, `???` marks a value that you have to give. Every mapping refuses keys that it does not know.
+Values are checked strictly: a number in quotes is text, and 1.0 is no integer. Texts and lists that are required may
+not be empty. A default is what holds where neither the chosen option nor `overrides` says anything.
 """
 
 
