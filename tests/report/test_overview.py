@@ -53,7 +53,7 @@ def test_a_build_that_passes_ships_and_says_that_no_gate_was_chosen() -> None:
     assert overview(read_build()).verdict.command == "lowerdeck explain"
 
 
-def test_what_quantize_found_lost_stands_beside_the_verdict_with_what_would_mend_it() -> None:
+def test_what_quantize_found_lost_stands_beside_the_verdict_with_what_may_help() -> None:
     """It was printed by the stage alone: a build of yesterday, or out of DVC's cache, said nothing."""
     found = made(flavor={"name": "sdk"}, loss=LOSS)
     assert found.verdict.ships

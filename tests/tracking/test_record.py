@@ -353,7 +353,7 @@ class TestRun:
         track(write_build())
         assert content.DEFECTS_TAG not in runs()[0].data.tags
 
-    def test_the_description_says_what_quantization_lost_and_what_would_mend_it(self) -> None:
+    def test_the_description_says_what_quantization_lost_and_what_may_help(self) -> None:
         track(write_build(loss=LOSS))
         (run,) = runs()
         assert "far from the float one: 3.2 dB" in run.data.tags["mlflow.note.content"]
