@@ -53,11 +53,11 @@ def output_error(
         rounded: Each computes the pair at a given place with the reference's own integers rounded in another way as
             actual values. They raise the bounds: an activation function may turn one step at its input into several at
             its output, and one step decides which of two nearly equal values is the largest. Called only while the
-            error exceeds what `depth` and those before explain, and for the worst pair alone, because each executes the
-            reference once more.
+            error exceeds what `depth` and those before explain, and of quantized outputs for the worst pair alone,
+            because each executes the reference once more.
 
     Returns:
-        The error of all pairs; that of the worst where roundings were tried.
+        The error of all pairs; of a quantized output that of the worst where roundings were tried.
 
     Raises:
         LowerdeckError: the shapes of a pair differ.
@@ -68,14 +68,16 @@ def output_error(
         error = _within(error, by_depth, known.bound, known.mean_bound)
     if error.excess <= 1 or not rounded:
         return error
-    alone = [_error_within(name, [pair], scale, depth, precision=precision) for pair in pairs]
-    worst = max(range(len(pairs)), key=lambda place: alone[place].excess)
-    by_depth = alone[worst]
+    places = range(len(pairs))
+    if scale is not None:  # errors relative to the largest value need all values
+        alone = [_error_within(name, [pair], scale, depth, precision=precision) for pair in pairs]
+        worst = max(places, key=lambda place: alone[place].excess)
+        by_depth, places = alone[worst], range(worst, worst + 1)
     error = _within(by_depth, by_depth, error.bound, error.mean_bound)
     for round_otherwise in rounded:
         if error.excess <= 1:
             break
-        other = _error_within(name, [round_otherwise(worst)], scale, depth, precision=precision)
+        other = _error_within(name, list(map(round_otherwise, places)), scale, depth, precision=precision)
         if not math.isfinite(other.max_error):  # it left the domain of a function, and explains nothing
             continue
         error = _within(error, by_depth, other.max_error, other.mean_error)

@@ -31,7 +31,7 @@ NUM_CHECK_INPUTS = 4
 class OutputError:
     """Difference between one output and its reference, over all elements of all inputs that were tried.
 
-    Where other roundings were tried to explain it, of the input for which the depth explains least.
+    Of a quantized output for which other roundings were tried, of the input for which the depth explains least.
     """
 
     output: str
