@@ -149,6 +149,19 @@ def test_only_the_input_whose_error_the_depth_explains_least_is_rounded_otherwis
     assert output_error("out", pairs, 1.0, 1, precision=OF_INTEGERS, rounded=[lambda _: off_by(2.5)]).excess > 1
 
 
+def test_errors_relative_to_the_largest_value_are_those_of_all_inputs() -> None:
+    """A float16 layer norm on XNNPACK was 2.9 times its bound by the largest value of one input, and right by all."""
+    pairs, asked = [(torch.tensor([1.0]), torch.tensor([1.1])), (torch.tensor([10.0]), torch.tensor([10.0]))], []
+
+    def drawn(place: int) -> tuple[torch.Tensor, torch.Tensor]:
+        asked.append(place)
+        return pairs[place][0], pairs[place][0]
+
+    found = output_error("out", pairs, None, 1, precision=FLOATS, rounded=[drawn] * 9)
+    assert found.max_error == pytest.approx(0.01, rel=1e-3)
+    assert asked == [0, 1] * 5
+
+
 def test_empty_outputs_agree() -> None:
     assert output_error("out", [(torch.empty(0), torch.empty(0))], None, 1, precision=FLOATS).max_error == 0
 

@@ -15,6 +15,8 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 """A reference and what is compared with it."""
 _OF_FLOAT32 = 1e-3
 """XNNPACK's exponential functions are approximations with about 1e-5; float32 sums differ in the order of terms."""
+_DRAWS_OF_ALL = 5
+"""How many roundings are tried on all inputs."""
 OF_INTEGERS = 5e-2
 """Relative error of floats that are computed from integers, of which some may be a step off."""
 
@@ -53,8 +55,9 @@ def output_error(
         rounded: Each computes the pair at a given place with the reference's own integers rounded in another way as
             actual values. They raise the bounds: an activation function may turn one step at its input into several at
             its output, and one step decides which of two nearly equal values is the largest. Called only while the
-            error exceeds what `depth` and those before explain, and of quantized outputs for the worst pair alone,
-            because each executes the reference once more.
+            error exceeds what `depth` and those before explain, because each executes the reference once more: all of
+            them on the worst pair of a quantized output, and the first five on all pairs of others, whose errors are
+            relative to the largest of all values.
 
     Returns:
         The error of all pairs; of a quantized output that of the worst where roundings were tried.
@@ -69,7 +72,9 @@ def output_error(
     if error.excess <= 1 or not rounded:
         return error
     places = range(len(pairs))
-    if scale is not None:  # errors relative to the largest value need all values
+    if scale is None:
+        rounded = rounded[:_DRAWS_OF_ALL]
+    else:
         alone = [_error_within(name, [pair], scale, depth, precision=precision) for pair in pairs]
         worst = max(places, key=lambda place: alone[place].excess)
         by_depth, places = alone[worst], range(worst, worst + 1)

@@ -165,7 +165,8 @@ def _overrides(
     keys: tuple[str, ...], base: Mapping[str, Any], wanted: Mapping[str, Any], depth: int = _MERGED_DEPTH
 ) -> Iterator[_Override]:
     """The overrides that are or may be needed to turn `base` into `wanted`."""
-    has_to_replace = depth == 1 and _lacks(wanted, base)
+    mappings = [(base.get(name), value) for name, value in wanted.items() if isinstance(value, Mapping)]
+    has_to_replace = depth == 1 and any(isinstance(given, Mapping) and _excess(given, own) for given, own in mappings)
     for name, value in wanted.items():
         given = base.get(name)
         if has_to_replace and isinstance(value, str):  # a text beside a mapping has it replaced instead of merged
@@ -180,13 +181,6 @@ def _overrides(
             # compose itself clears values that do not apply, e.g. a section of command streams on a CPU.
             is_certain, is_required = value is not None, given == "???"
             yield _Override(keys=(*keys, name), value=value, is_certain=is_certain, is_required=is_required)
-
-
-def _lacks(wanted: Mapping[str, Any], base: Mapping[str, Any]) -> bool:
-    """Whether a mapping in `wanted` lacks a key that it has in `base`."""
-    pairs = [(value, base.get(name)) for name, value in wanted.items()]
-    mappings = [(value, given) for value, given in pairs if isinstance(value, Mapping) and isinstance(given, Mapping)]
-    return any(given.keys() - value.keys() or _lacks(value, given) for value, given in mappings)
 
 
 def _excess(base: Mapping[str, Any], wanted: Mapping[str, Any], depth: int = _MERGED_DEPTH) -> int:
