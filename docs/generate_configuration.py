@@ -40,10 +40,11 @@ params.yaml chooses one option of every group below. Three more keys may stand i
     overrides: {quantization: {num_calibration_samples: 64}, build: {seed: 1}}
 
 Mappings in `overrides` are merged key by key, everything else is replaced. An option that is itself a mapping, such as
-a model's `kwargs`, is replaced as a whole where a text beside it, such as `factory`, is overridden, too: name that to
-leave keys out. In conf/, `???` marks a value that you have to give. Every mapping refuses keys that it does not know.
-Values are checked strictly: a number in quotes is text, and 1.0 is no integer. Texts and lists that are required may
-not be empty. A default is what holds where neither the chosen option nor `overrides` says anything.
+a model's `kwargs` or a task's `decoder`, is replaced as a whole where a text beside it, such as `factory`, or a `name`
+in it is overridden, too: give that to leave keys out. In conf/, `???` marks a value that you have to give. Every
+mapping refuses keys that it does not know. Values are checked strictly: a number in quotes is text, and 1.0 is no
+integer. Texts and lists that are required may not be empty. A default is what holds where neither the chosen option nor
+`overrides` says anything.
 """
 
 

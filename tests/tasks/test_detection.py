@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import io
 import json
+import shutil
 import sys
 from contextlib import chdir
 from pathlib import Path
@@ -211,7 +212,7 @@ def decode(options, outputs, size):
 '''
 
 
-def composed(root: Path, decoder: Any) -> Any:
+def composed(root: Path, decoder: Any, task: str = "detection", conf: Path = REPOSITORY / "conf") -> Any:
     """The configuration with a decoder, in a folder with a package of plug-ins."""
     package = root / "plugins" / "found"
     package.mkdir(parents=True, exist_ok=True)
@@ -220,9 +221,9 @@ def composed(root: Path, decoder: Any) -> Any:
     (package / "own.py").write_text(OWN)
     (package / "helper.py").write_text("def nothing(size):\n    return None\n")
     overrides = {"model": MODEL, "task": {"options": {"decoder": decoder}}}
-    (root / "params.yaml").write_text(json.dumps({**PARAMS, "overrides": overrides}))
+    (root / "params.yaml").write_text(json.dumps({**PARAMS, "task": task, "overrides": overrides}))
     with chdir(root):
-        return compose(root / "params.yaml", REPOSITORY / "conf")
+        return compose(root / "params.yaml", conf)
 
 
 def test_options_of_the_decoder_are_completed(tmp_path: Path) -> None:
@@ -239,7 +240,8 @@ def test_options_of_the_decoder_are_completed(tmp_path: Path) -> None:
     ("decoder", "message"),
     [
         ({"name": "yollo"}, r"task.options.decoder.name: there is no such module .*\n.*\n.*\n *did you mean 'yolo'"),
-        ({"formula": "x"}, "task.options.decoder.name: has to be the name of a module"),
+        ({"formula": "x"}, "task.options.decoder.formula: there is no such key"),
+        ({"name": 5, "formula": "x"}, "task.options.decoder.name: has to be the name of a module"),
         ({"name": "yolo", "formula": "v9"}, "task.options.decoder.formula: not one of the values"),
         ({"name": "ssd", "grids": [[2, 2]]}, "task.options.decoder.anchors: is missing"),
         ({"name": "boxes", "score_treshold": 0.5}, "task.options.decoder.score_treshold: there is no such key"),
@@ -249,6 +251,15 @@ def test_options_of_the_decoder_are_completed(tmp_path: Path) -> None:
 def test_a_wrong_decoder_is_refused_by_compose(tmp_path: Path, decoder: Any, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         composed(tmp_path, decoder)
+
+
+def test_another_decoder_takes_over_no_options_of_the_one_in_conf(tmp_path: Path) -> None:
+    conf = Path(shutil.copytree(REPOSITORY / "conf", tmp_path / "conf"))
+    decoder = "{name: yolo, formula: v3, anchors: [[[1, 1]], [[2, 2]], [[3, 3]]]}"
+    (conf / "task/mine.yaml").write_text(f"name: mine\nsource: detection\noptions:\n  decoder: {decoder}\n")
+    assert composed(tmp_path, {"name": "boxes"}, "mine", conf).task.options["decoder"]["name"] == "boxes"
+    merged = composed(tmp_path, {"score_threshold": 0.25}, "mine", conf).task.options["decoder"]
+    assert (merged["formula"], merged["score_threshold"]) == ("v3", 0.25)
 
 
 def test_a_decoder_of_a_plug_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

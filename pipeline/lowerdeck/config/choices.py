@@ -221,12 +221,14 @@ _OPTIONS = 2
 def _merge(values: dict[str, Any], overrides: Mapping[str, Any], level: int = 0) -> None:
     """Merge `overrides` into `values` key by key.
 
-    An option that is a mapping is replaced as a whole where a text beside it is overridden, too: the `kwargs` of one
-    `factory` mean nothing to another.
+    An option that is a mapping is replaced as a whole where a text beside it is overridden, too, or a `name` in it:
+    the `kwargs` of one `factory` mean nothing to another, nor the anchors of one decoder.
     """
-    replaces = level == _OPTIONS and any(isinstance(value, str) for value in overrides.values())
+    is_options = level == _OPTIONS
+    replaces = is_options and any(isinstance(value, str) for value in overrides.values())
     for key, value in overrides.items():
-        if not replaces and isinstance(value, Mapping) and isinstance(values.get(key), dict):
+        is_mapping = isinstance(value, Mapping) and isinstance(values.get(key), dict)
+        if is_mapping and not (replaces or (is_options and "name" in value)):
             _merge(values[key], value, level + 1)
         else:
             values[key] = value

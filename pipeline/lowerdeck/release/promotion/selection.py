@@ -165,7 +165,8 @@ def _overrides(
     keys: tuple[str, ...], base: Mapping[str, Any], wanted: Mapping[str, Any], depth: int = _MERGED_DEPTH
 ) -> Iterator[_Override]:
     """The overrides that are or may be needed to turn `base` into `wanted`."""
-    mappings = [(base.get(name), value) for name, value in wanted.items() if isinstance(value, Mapping)]
+    # With a name of its own a mapping is replaced anyway.
+    mappings = [(base.get(key), own) for key, own in wanted.items() if isinstance(own, Mapping) and "name" not in own]
     has_to_replace = depth == 1 and any(isinstance(given, Mapping) and _excess(given, own) for given, own in mappings)
     for name, value in wanted.items():
         given = base.get(name)
