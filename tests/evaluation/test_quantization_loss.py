@@ -100,6 +100,23 @@ def test_the_layer_is_named_at_which_precision_is_lost(exported: ExportedProgram
     assert str(layer).startswith("conv2d_1 (aten.conv2d.default, second): 0.")
 
 
+class Rounded(Network):
+    """Returns integers, as of an image of bytes."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (super().forward(x) * 100).to(torch.int32)
+
+
+def test_outputs_that_the_model_rounds_to_integers_are_compared_too() -> None:
+    torch.manual_seed(0)
+    program = torch.export.export(Rounded().eval(), EXAMPLE)
+    loss = quantization_loss(program, quantized(program, FINE | {"conv2d_1": 1e-4}), SAMPLES, [], 10.0)
+    assert loss is not None
+    assert loss.sqnr_db < 1
+    assert loss.layers[0].node == "conv2d_1"
+    assert quantization_loss(program, quantized(program, FINE), SAMPLES, [], 10.0) is None
+
+
 def test_a_line_that_is_in_no_module_but_the_model_may_move_into_one(exported: ExportedProgram) -> None:
     loss = quantization_loss(exported, quantized(exported, FINE | {"relu": 1e-4}), SAMPLES, [], 10.0)
     assert loss is not None

@@ -159,6 +159,16 @@ def test_the_package_that_raised_it_is_named() -> None:
     assert failure_message(error, "export").startswith("numpy raised ValueError: need at least one array to stack\n")
 
 
+def test_a_way_out_is_named_also_where_no_operator_is() -> None:
+    """ExecuTorch refused a transposed convolution in groups with nothing but the assertion."""
+    error = raised_by("import torch; torch.nn.Conv2d(3, 4, 1, groups=2)")
+    message = failure_message(error, "calibrate")
+    assert message.startswith("torch raised ValueError: in_channels must be divisible by groups\n")
+    assert "Way out: find its operator by trying one module after another, then keep its module in float" in message
+    assert "Way out" not in failure_message(error, "evaluate")
+    assert "Way out" not in failure_message(raised_by("import numpy; numpy.stack([])"), "calibrate")
+
+
 def test_a_traceback_with_lone_surrogates_is_stored() -> None:
     failure_message(raised_by("raise ValueError('\\udcff')"), "export")
     assert "ValueError" in (LOGS / "export.log").read_text()

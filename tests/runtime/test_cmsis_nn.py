@@ -262,3 +262,10 @@ def test_layouts_that_kernels_take(name: str, tensors: list[TensorSpec]) -> None
 def test_layouts_that_kernels_would_take_for_others(name: str, tensors: list[TensorSpec]) -> None:
     with pytest.raises(ValueError, match="its kernel takes memory in the order of dimensions"):
         check_layouts(f"cortex_m::{name}.out", tensors)
+
+
+@pytest.mark.parametrize("operands", [((1, 3, 1, 1), (1, 3, 4, 6)), ((1, 3, 4, 1), (1, 3, 1, 6))], ids=str)
+def test_sizes_of_which_cmsis_nn_computes_another_maximum(operands: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    tensors = [*(tensor(*sizes) for sizes in operands), tensor(1, 3, 4, 6)]
+    with pytest.raises(ValueError, match="its kernel repeats the elements of operands of these sizes wrongly"):
+        check_layouts("cortex_m::maximum.out", tensors)

@@ -14,6 +14,7 @@ from lowerdeck.contracts.samples import Sample
 from lowerdeck.evaluation.layerwise_sqnr import compare_joined, compare_layers, difference, output_specs, step_behind
 from lowerdeck.evaluation.lost_quantities import LostQuantities, lost_quantities
 from lowerdeck.evaluation.quantization_error import IDENTICAL_DB, masked_in_both, sqnr_db
+from lowerdeck.graph.exact_integers import is_rounded_quantity
 from lowerdeck.graph.io_boundary import output_nodes
 from lowerdeck.graph.masked_scores import HANDING_ON, packet_of
 from lowerdeck.graph.modules import module_path
@@ -55,7 +56,8 @@ def quantization_loss(
         least_sqnr_db: Outputs with less signal-to-quantization-noise ratio are far off; None if none are.
 
     Returns:
-        None where the outputs are near enough, or nothing can be said of them: no samples, or no float outputs.
+        None where the outputs are near enough, or nothing can be said of them: no samples, or neither floats nor
+        floats that the model rounds to integers.
 
     Raises:
         LowerdeckError: an output is NaN or infinite where that of the float program is not; the message has the layer.
@@ -119,15 +121,17 @@ def _outputs(
     samples: Sequence[tuple[torch.Tensor, ...]],
     specs: Sequence[OutputSpec],
 ) -> dict[int, list[_Outputs]]:
-    """Those in floats by their place: the expected and actual ones of every sample, without what masks leave out."""
+    """Those of quantities by their place: the expected and actual ones of every sample, without what masks leave out."""
     names = [tuple(map(str, program.graph_signature.user_outputs)) for program in (exported, quantized)]
+    returned = (node for node in output_nodes(exported) if isinstance(node, torch.fx.Node))
+    rounded = {node.name for node in returned if is_rounded_quantity(node)}
     execute = [NodeValues(program, set(outputs)) for program, outputs in zip((exported, quantized), names, strict=True)]
     pairs = list(zip(*names, specs, strict=True))
     outputs: dict[int, list[_Outputs]] = {}
     for inputs in samples:
         expected, actual = (values(inputs) for values in execute)
         for at, (name, other, spec) in enumerate(pairs):
-            if name in expected and expected[name].is_floating_point():
+            if name in expected and (expected[name].is_floating_point() or name in rounded):
                 wanted, given = expected[name].double(), actual[other].double()
                 masked = masked_in_both(given, wanted, spec.masked_numbers)
                 kept = wanted.where(~masked, 0.0), given.where(~masked, 0.0)

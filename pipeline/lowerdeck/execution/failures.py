@@ -31,6 +31,8 @@ _WAYS_OUT = {
     "convert": "keep it off the delegate (target.options.nodes_not_to_delegate) or rewrite that line of the model",
 }
 """What to do about an operator that a library fails on, by the stage."""
+_OF_OPERATORS = ("torch", "torchao", "executorch")
+"""Libraries whose unforeseen errors are about an operator of the model, also where they do not say about which."""
 
 
 def failure_message(error: Exception, name: str) -> str:
@@ -52,6 +54,8 @@ def failure_message(error: Exception, name: str) -> str:
     message = f"{library_errors.described(error)}\n{_where_the_traceback_is(error, name)}"
     if name in _WAYS_OUT and library_errors.handled_node(error) is not None:
         message = f"{message}. Way out: {_WAYS_OUT[name]}"
+    elif name in _WAYS_OUT and library_errors.library_of(error) in _OF_OPERATORS:
+        message = f"{message}. Way out: find its operator by trying one module after another, then {_WAYS_OUT[name]}"
     return f"{message}. What was built before is unchanged"
 
 

@@ -6,9 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from lowerdeck.graph.masked_scores import CONVERTING, HANDING_ON, packet_of
+
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
     from torch.fx import Node
+
+_aten = torch.ops.aten
+_COMPUTING = (_aten.add, _aten.sub, _aten.mul, _aten.clamp, _aten.clamp_min, _aten.clamp_max)
+"""Operators whose results are as much a quantity as their first argument."""
 
 
 def is_integer(value: Any) -> bool:
@@ -27,3 +33,17 @@ def computed_of_integers(program: ExportedProgram) -> dict[str, Node]:
         if is_exact:
             exact[node] = None
     return {node.name: node for node in exact}
+
+
+def is_rounded_quantity(node: Node) -> bool:
+    """Whether `node` has floats that were rounded to integers, such as an image of bytes, and no indices or classes."""
+    before = node
+    while is_integer(before.meta.get("val")) and packet_of(before) in (*HANDING_ON, *_COMPUTING):
+        operand = before.args[0]
+        if not isinstance(operand, torch.fx.Node):
+            return False
+        value = operand.meta.get("val")
+        if packet_of(before) in CONVERTING and isinstance(value, torch.Tensor) and value.is_floating_point():
+            return bool(before.meta["val"].dtype != torch.bool)
+        before = operand
+    return False

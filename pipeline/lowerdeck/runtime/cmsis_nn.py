@@ -383,10 +383,22 @@ OF_CHANNELS_LAST = (
 )
 _BY_CHANNEL = ("quantized_add", "quantized_mul")
 """Elementwise operators, one operand of which may have a value for each channel."""
+_EXTREMES = ("minimum", "maximum")
 ELEMENTWISE = (
-    *("quantize_per_tensor", "dequantize_per_tensor", "quantized_div", "quantized_activation", "minimum", "maximum"),
+    *("quantize_per_tensor", "dequantize_per_tensor", "quantized_div", "quantized_activation"),
+    *_EXTREMES,
     *_BY_CHANNEL,
 )
+
+
+def repeats_wrongly(operands: Sequence[Sequence[int]], result: Sequence[int]) -> bool:
+    """Whether arm_maximum_s8 and arm_minimum_s8 compute something else of operands of these sizes.
+
+    They were wrong on Arm's firmware where an operand has one element in both of its last dimensions, and right for
+    other operands that are repeated (tests/devices/test_cmsis_nn_layouts.py).
+    """
+    repeated = [sizes for sizes in operands if tuple(sizes) != tuple(result) and math.prod(sizes) > 1]
+    return len(repeated) == len(operands) or any(tuple(sizes[-2:]) == (1, 1) for sizes in repeated)
 
 
 def check_layouts(name: str, tensors: Sequence[TensorSpec]) -> None:
@@ -410,6 +422,9 @@ def check_layouts(name: str, tensors: Sequence[TensorSpec]) -> None:
         wanted = tensors[-1].dim_order
         if len({tensor.sizes for tensor in checked}) > 1:
             wanted = _CHANNELS_LAST if operator in _BY_CHANNEL else range(len(wanted))
+        if operator in _EXTREMES and repeats_wrongly([each.sizes for each in tensors[:-1]], tensors[-1].sizes):
+            listed = " and ".join(str(list(each.sizes)) for each in tensors[:-1])
+            raise ValueError(f"its kernel repeats the elements of operands of these sizes wrongly: {listed}")
     else:
         return
     for tensor in checked:

@@ -6,7 +6,6 @@ assumes that its own quantizer chose it, and checks little.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from executorch.backends.cortex_m.passes.passes_utils import is_channels_last
 from lowerdeck.backends.cortex_m.quantizer import is_checked
 from lowerdeck.contracts.plan import Reason, ReasonCode
 from lowerdeck.graph.nodes import DEQUANTIZE, MARK_OF_LIBRARY, QUANTIZE, is_compute, operator_name
+from lowerdeck.runtime.cmsis_nn import repeats_wrongly
 
 if TYPE_CHECKING:
     from torch.fx import Graph, Node
@@ -69,18 +69,13 @@ def other_sizes(node: Node) -> Reason | None:
     """Why CMSIS-NN would compute another maximum or minimum of tensors of these sizes, or a mean of another size.
 
     The passes do not read the ceil_mode of average poolings.
-
-    arm_maximum_s8 and arm_minimum_s8 were wrong on Arm's firmware where an operand has one element in both of its last
-    dimensions, and right for other operands that are repeated (tests/devices/test_cmsis_nn_layouts.py).
     """
     if _short(node) == "avg_pool2d" and any(node.args[4:5]):
         return Reason(code=ReasonCode.CONSTRAINT, message="CMSIS-NN averages without ceil_mode")
     if _short(node) not in ("maximum", "minimum"):
         return None
     shapes = [tuple(each.meta["val"].shape) for each in node.all_input_nodes]
-    whole = tuple(node.meta["val"].shape)
-    repeated = [shape for shape in shapes if shape != whole and math.prod(shape) > 1]
-    if len(repeated) < len(shapes) and not any(shape[-2:] == (1, 1) for shape in repeated):
+    if not repeats_wrongly(shapes, node.meta["val"].shape):
         return None
     listed = [list(shape) for shape in shapes]
     message = f"CMSIS-NN repeats the elements of operands of these sizes wrongly: {listed}"
