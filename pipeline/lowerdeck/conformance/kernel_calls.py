@@ -4,8 +4,8 @@ Errors before a call have no effect on it, so that its own rounding is all that 
 rounding explains any error of the program as a whole. A difference that has no effect on what is computed next is none:
 a convolution in front of a hardswish may clamp its result to where the hardswish changes it.
 
-Integers that are all nearly alike, such as the shares of a softmax of many, would hide that a call reads them in another
-order: the calls behind them are compared once more, on others that are drawn.
+Integers that are all nearly alike, such as the shares of a softmax of many, would hide that a call reads them in
+another order: the calls behind them are compared once more, on others that are drawn.
 """
 
 from __future__ import annotations

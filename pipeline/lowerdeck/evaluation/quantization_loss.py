@@ -121,7 +121,7 @@ def _outputs(
     samples: Sequence[tuple[torch.Tensor, ...]],
     specs: Sequence[OutputSpec],
 ) -> dict[int, list[_Outputs]]:
-    """Those of quantities by their place: the expected and actual ones of every sample, without what masks leave out."""
+    """Those of quantities by place: the expected and actual ones of every sample, without what masks leave out."""
     names = [tuple(map(str, program.graph_signature.user_outputs)) for program in (exported, quantized)]
     returned = (node for node in output_nodes(exported) if isinstance(node, torch.fx.Node))
     rounded = {node.name for node in returned if is_rounded_quantity(node)}
