@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.fx.passes.infra.pass_base import PassResult
 
 from benchmarks import networks
 from benchmarks.in_turns import create
@@ -89,35 +88,6 @@ def test_a_fallback_is_checked_behind_a_partition(monkeypatch: pytest.MonkeyPatc
     verdict, said = lowered(ethos_u_with_fallback(operators_not_to_delegate=["aten::add"]))
     assert verdict == "right", said
     assert "stays on the CPU: aten_add_tensor " in said
-
-
-class Weighted(nn.Module):
-    """float32 [1 x 3 x 8 x 8] -> [1 x 4 x 10 x 10]: a convolution weighted by the softmax over another one's pixels."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Conv2d(3, 4, 1), nn.Conv2d(3, 4, 1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        z = self.first(x)
-        shares = torch.softmax(self.second(x).flatten(2), -1)
-        return nn.functional.pad(z * shares.view_as(z), (1, 1, 1, 1))
-
-
-def test_another_order_of_integers_that_are_all_nearly_alike_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.manual_seed(0)
-    samples = [(torch.randn(1, 3, 16, 16),) for _ in range(8)]
-    verdict, said = networks.lowered(Weighted().eval(), samples, create("cortex_m55"))
-    assert verdict == "right", said
-    assert "stays on the CPU" not in said
-    for where in ("layouts", "partitioner"):
-        name = f"lowerdeck.backends.cortex_m.{where}.settle_layouts"
-        monkeypatch.setattr(name, lambda module: PassResult(module, False))
-    try:
-        verdict, said = networks.lowered(Weighted().eval(), samples, create("cortex_m55"))
-    except ConversionError as error:
-        said = str(error)
-    assert "computes something else" in said
 
 
 def test_right_kernels_are_left_alone() -> None:

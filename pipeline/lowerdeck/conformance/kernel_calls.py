@@ -3,17 +3,12 @@
 Errors before a call have no effect on it, so that its own rounding is all that explains a difference, even where
 rounding explains any error of the program as a whole. A difference that has no effect on what is computed next is none:
 a convolution in front of a hardswish may clamp its result to where the hardswish changes it.
-
-Integers that are all nearly alike, such as the shares of a softmax of many, would hide that a call reads them in
-another order: the calls behind them are compared once more, on others that are drawn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
-
-import torch
 
 from lowerdeck.conformance.errors import OF_INTEGERS, output_error
 from lowerdeck.conformance.subgraphs import scale_of
@@ -25,6 +20,7 @@ from lowerdeck.runtime.interpreter import BoundMethod
 from lowerdeck.runtime.operators import resolve
 
 if TYPE_CHECKING:
+    import torch
     from torch.export import ExportedProgram
     from torch.fx import Node
 
@@ -34,10 +30,6 @@ if TYPE_CHECKING:
 
 Deviation = tuple[tuple[str, ...], "OutputError"]
 """Names of the nodes that a call computes, and its smallest error."""
-_Result = tuple[int, int]
-"""Position of a call, and index of a value that it writes."""
-_FEW = 3
-"""Steps between the least and the largest of integers, which rounding lets pass for one another."""
 
 
 def deviating_calls(
@@ -68,46 +60,23 @@ def deviating_calls(
         for position, names in nodes.items()
     }
     wanted = {node.name for each in computed.values() for node in each}.union(*partitions)
-
-    def compared(drawn: Mapping[_Result, str]) -> _Calls:
-        expected = NodeValues(edge, wanted, _Drawn(drawn.values()) if drawn else None)(sample)
-        bound = BoundMethod(method, [_NotExecuted()] * len(method.delegates), kernel_definitions=definitions)
-        for index, value in zip(method.inputs, inputs, strict=True):
-            bound.store(index, value)
-        calls = _Calls(method, bound, nodes, computed, expected, definitions, drawn)
-        results = iter(partitions)
-        for position, instruction in enumerate(method.chains[0]):
-            if isinstance(instruction, DelegateCall):
-                names = next(results)
-                calls.blame_for(instruction.args[: -len(names)])
-                for index, name in zip(instruction.args[-len(names) :], names, strict=True):
-                    bound.store(index, expected[name])
-                continue
-            bound.step(0, position)
-            if isinstance(instruction, KernelCall):
-                calls.compare(position, instruction)
-        return calls
-
-    calls = compared({})
-    deviations = calls.deviations()
-    return deviations if deviations or not calls.alike else compared(calls.alike).deviations()
-
-
-class _Drawn:
-    """Integers for those of some quantize nodes: any of the type that are not below them, or not above them."""
-
-    def __init__(self, names: Collection[str]) -> None:
-        self._names, self._generator = frozenset(names), torch.Generator().manual_seed(0)
-
-    def __call__(self, node: Node, integers: torch.Tensor) -> torch.Tensor:
-        if node.name not in self._names:
-            return integers
-        limits = torch.iinfo(integers.dtype)
-        low, high = int(integers.min()), limits.max
-        if high - low <= _FEW:
-            low, high = limits.min, int(integers.max())
-        drawn = torch.empty_like(integers, dtype=torch.int64).random_(low, high + 1, generator=self._generator)
-        return drawn.to(integers.dtype)
+    expected = NodeValues(edge, wanted)(sample)
+    bound = BoundMethod(method, [_NotExecuted()] * len(method.delegates), kernel_definitions=definitions)
+    for index, value in zip(method.inputs, inputs, strict=True):
+        bound.store(index, value)
+    calls = _Calls(method, bound, nodes, computed, expected, definitions)
+    results = iter(partitions)
+    for position, instruction in enumerate(method.chains[0]):
+        if isinstance(instruction, DelegateCall):
+            names = next(results)
+            calls.blame_for(instruction.args[: -len(names)])
+            for index, name in zip(instruction.args[-len(names) :], names, strict=True):
+                bound.store(index, expected[name])
+            continue
+        bound.step(0, position)
+        if isinstance(instruction, KernelCall):
+            calls.compare(position, instruction)
+    return calls.deviations()
 
 
 class _Calls:
@@ -121,9 +90,8 @@ class _Calls:
         computed: Mapping[int, Sequence[Node]],
         expected: Values,
         definitions: Sequence[str],
-        drawn: Mapping[_Result, str],
     ) -> None:
-        self._method, self._bound, self._nodes, self._drawn = method, bound, nodes, drawn
+        self._method, self._bound, self._nodes = method, bound, nodes
         self._computed, self._expected, self._definitions = computed, expected, definitions
         # Several calls may compute the same nodes: the last one has the result, e.g. behind a copy into another layout.
         self._last = {
@@ -136,8 +104,6 @@ class _Calls:
         self._suspects: dict[int, Deviation] = {}
         """Values of the program that no node has -> the call to blame if that has an effect."""
         self._found: dict[tuple[str, ...], Deviation] = {}
-        self.alike: dict[_Result, str] = {}
-        """Results whose integers are nearly alike, with the names of the nodes that they are certain to be of."""
 
     def compare(self, position: int, call: KernelCall) -> None:
         """Compare what a call has written."""
@@ -153,13 +119,7 @@ class _Calls:
         suspects = [self._suspects[index] for index in read if index in self._suspects]
         for index in written:
             self._suspects.pop(index, None)
-            if (position, index) in self._drawn:
-                self._bound.store(index, self._expected[self._drawn[position, index]])
-                self._depth = 1
-                continue
-            actual = self._bound.output(index)
-            matching = [node for node in possible if _has_type_of(self._expected[node.name], actual)]
-            found = _closest(matching, self._expected, actual, self._depth)
+            found = _closest(possible, self._expected, self._bound.output(index), self._depth)
             is_last = self._last[*names, self._scalar_type(index)] == position
             if found is None or (found.excess > 1 and not is_last):
                 self._suspects |= dict.fromkeys([index], suspects[-1]) if suspects else {}
@@ -168,10 +128,7 @@ class _Calls:
             else:
                 if found.excess > 1:
                     self._found |= {each[0]: each for each in suspects}
-                value = self._expected[found.output]
-                if found.excess <= 1 and len(matching) == 1 and _has_few_steps(matching[0], value):
-                    self.alike[position, index] = found.output
-                self._bound.store(index, value)
+                self._bound.store(index, self._expected[found.output])
                 self._depth = 1
 
     def blame_for(self, values: Sequence[int]) -> None:
@@ -230,17 +187,8 @@ def _may_compute(kernel: str, node: Node) -> bool:
 def _closest(possible: Sequence[Node], expected: Values, actual: torch.Tensor, depth: int) -> OutputError | None:
     """The smallest error relative to one of the values that `actual` may be; None where it can be none of them."""
     errors = [
-        output_error(node.name, [(expected[node.name], actual)], scale_of(node), depth, precision=OF_INTEGERS)
+        output_error(node.name, [(value, actual)], scale_of(node), depth, precision=OF_INTEGERS)
         for node in possible
+        if ((value := expected[node.name]).dtype, value.shape) == (actual.dtype, actual.shape)
     ]
     return min(errors, key=lambda error: error.excess, default=None)
-
-
-def _has_type_of(value: torch.Tensor, other: torch.Tensor) -> bool:
-    return (value.dtype, value.shape) == (other.dtype, other.shape)
-
-
-def _has_few_steps(node: Node, values: torch.Tensor) -> bool:
-    """Whether a quantize node's integers are so near each other that their order is of no effect on what follows."""
-    is_quantized = operator_name(node).startswith(QUANTIZE) and values.numel() > 1
-    return is_quantized and int(values.max()) - int(values.min()) <= _FEW

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,8 +16,7 @@ from lowerdeck.graph.nodes import STATIC_QUANTIZE, operator_name
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-Changed = Callable[[torch.fx.Node, torch.Tensor], torch.Tensor]
-"""A quantize node and its integers -> those that the nodes behind it take."""
+
 _WIDER = {1: torch.int16, 2: torch.int32}
 """Integers with room for a step more than those of so many bytes; tensors of 64 bits would take twice the time."""
 _PLACES = 1 << 16
@@ -38,12 +37,7 @@ class RoundingSteps:
         self._mildness = mildness
         self._drawn = torch.empty(0, dtype=torch.int8)
 
-    def __call__(self, _: torch.fx.Node, integers: torch.Tensor) -> torch.Tensor:
-        """`integers` with a step added to each, as far as their type has room."""
-        limits, wider = torch.iinfo(integers.dtype), _WIDER.get(integers.itemsize, torch.int64)
-        return (integers.to(wider) + self._like(integers)).clamp_(limits.min, limits.max).to(integers.dtype)
-
-    def _like(self, integers: torch.Tensor) -> torch.Tensor:
+    def like(self, integers: torch.Tensor) -> torch.Tensor:
         """A step for each of `integers`, int8 in their shape.
 
         Tensors share what is drawn, each from a random place on: to draw for each of them takes several times as long
@@ -69,7 +63,7 @@ class NodeValues:
         self,
         program: ExportedProgram,
         names: Container[str],
-        changed: Changed | None = None,
+        rounding: RoundingSteps | None = None,
         *,
         keeps_state: bool = False,
     ) -> None:
@@ -78,11 +72,11 @@ class NodeValues:
         Args:
             program: The program.
             names: Names of the nodes in its graph.
-            changed: What becomes of the integers that a quantize node computes, such as `RoundingSteps`; None to leave
-                them as they are.
+            rounding: Added to the integers that quantize nodes compute: what may become of the values if operators
+                round in another way. None to leave them as they are.
             keeps_state: Whether state lasts from call to call; otherwise every call starts with its initial values.
         """
-        self._program, self._names, self._changed = program, names, changed
+        self._program, self._names, self._rounding = program, names, rounding
         self._dtypes = input_dtypes(program)
         self._last_users = _by_last_user(program.graph)
         self._constant = frozenset(constant_dequantizes(self._constants()))
@@ -128,8 +122,9 @@ class NodeValues:
         result = equivalent(node.target)(*args, **map_arg(node.kwargs, values.__getitem__))
         if node in self._constant:
             self._shared[node] = result
-        if self._changed is not None and _is_quantize(node):
-            result = self._changed(node, result)
+        if self._rounding is not None and _is_quantize(node):
+            limits, wider = torch.iinfo(result.dtype), _WIDER.get(result.itemsize, torch.int64)
+            result = (result.to(wider) + self._rounding.like(result)).clamp_(limits.min, limits.max).to(result.dtype)
         return result
 
     def _constants(self) -> Iterator[torch.fx.Node]:
