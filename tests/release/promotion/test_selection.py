@@ -192,3 +192,21 @@ def test_a_value_that_conf_has_changed_since_is_overridden(project: Project) -> 
         assert list(differences(wanted, found.config)) == []
     finally:
         path.write_text(before)
+
+
+def test_a_decoder_that_conf_has_replaced_since_is_overridden_as_a_whole(project: Project) -> None:
+    """Its own name replaces that of conf/ with all of its keys: merged, the anchors would stay."""
+    model = {"options": {"factory": _RESNET8}, "input_shapes": [[1, 3, 32, 32]]}
+    here = SELECTION | {"model": "custom", "dataset": "random", "task": "detection", "overrides": {"model": model}}
+    wanted = composed(**here)
+    path = project.root / "conf" / "task" / "detection.yaml"
+    before = path.read_text()
+    values = yaml.safe_load(before)
+    values["options"]["decoder"] = {"name": "yolo", "formula": "v3", "anchors": [[[1, 1]], [[2, 2]], [[3, 3]]]}
+    path.write_text(yaml.safe_dump(values))
+    try:
+        found = selection_of(wanted, here, CONF)
+        assert list(differences(wanted, found.config)) == []
+        assert found.selection.overrides["task"] == {"options": {"decoder": wanted.task.options["decoder"]}}
+    finally:
+        path.write_text(before)
