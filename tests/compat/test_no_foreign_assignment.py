@@ -17,7 +17,7 @@ PROCESS = {"os.environ", "sys.argv", "sys.path", "sys.path_importer_cache"}
 """State of the process, which is there to be set."""
 SETS_DATA = {
     ("contracts/plan.py", "__post_init__"): "a field of its own frozen dataclass that follows from another",
-    ("runtime/exact/accumulate.py", "exact_kernels"): "PyTorch's own switches, which are put back",
+    ("runtime/exact/accumulate.py", "_exact_settings"): "PyTorch's own switches, which are put back",
     ("backends/neutron/convert_worker.py", "set_options"): "the SDK takes its options as attributes",
     ("models/checkpoints.py", "load_into"): "a state dict keeps its version as an attribute, without a public setter",
     ("models/exported.py", "build"): "an exported module refuses eval(), which callers call on every model",

@@ -11,6 +11,7 @@ import pytest
 from tests.project import REPOSITORY
 
 PROGRAM = """
+import os
 import torch
 from lowerdeck.runtime.exact.accumulate import Convolution, Geometry, exact_kernels
 from lowerdeck.runtime.onednn import right_convolutions
@@ -27,6 +28,13 @@ for height, width, kernel, stride in [(49, 10, (10, 8), (2, 2)), (8, 6, (5, 5), 
     with exact_kernels():
         found = Convolution(weight, None, geometry, largest=128)(x)
     assert torch.equal(found.flatten(2), wanted), (height, width)
+first, second = right_convolutions(), right_convolutions()  # of two threads
+first.__enter__()
+second.__enter__()
+first.__exit__(None, None, None)
+is_limited, is_off = os.environ.get("ONEDNN_MAX_CPU_ISA") is not None, not torch.backends.mkldnn.enabled
+assert is_off or is_limited or not torch.cpu._is_avx512_supported()
+second.__exit__(None, None, None)
 print(torch.backends.mkldnn.enabled)
 """
 

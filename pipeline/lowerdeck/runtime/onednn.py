@@ -16,10 +16,13 @@ from typing import Any
 
 import torch
 
+from lowerdeck.runtime.global_settings import for_all_threads
+
 _RIGHT = ("SSE41", "AVX", "AVX2")
 """Values of ONEDNN_MAX_CPU_ISA, which oneDNN reads once, in ascending order."""
 
 
+@for_all_threads
 @contextmanager
 def right_convolutions() -> Iterator[None]:
     """PyTorch without oneDNN where that would use its kernels for AVX-512."""

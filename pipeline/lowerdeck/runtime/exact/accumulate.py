@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lowerdeck.runtime.global_settings import for_all_threads
 from lowerdeck.runtime.onednn import right_convolutions
 
 FLOAT32_LIMIT = 2**24
@@ -40,6 +41,13 @@ def exact_kernels() -> Iterator[None]:
     oneDNN and cuBLAS may otherwise round float32 operands to bfloat16 or TF32, and cuDNN and NNPACK may choose
     Winograd's or Fourier transforms, whose intermediate values are no integers.
     """
+    with torch.no_grad(), _exact_settings():
+        yield
+
+
+@for_all_threads
+@contextmanager
+def _exact_settings() -> Iterator[None]:
     backends: Any = torch.backends
     settings = (backends.mkldnn.matmul, backends.mkldnn.conv, backends.cuda.matmul)
     precisions, cudnn = [setting.fp32_precision for setting in settings], backends.cudnn.enabled
@@ -48,7 +56,7 @@ def exact_kernels() -> Iterator[None]:
     for setting in settings:
         setting.fp32_precision = "ieee"
     try:
-        with torch.no_grad(), right_convolutions():
+        with right_convolutions():
             yield
     finally:
         backends.cudnn.enabled = cudnn
