@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from lowerdeck.cli.commands import EXECUTE_MODELS, HELP, module_of
 from lowerdeck.compat.terminal import OUTPUT, escaped_output
+from lowerdeck.execution.frame_stack import with_long_frame_stack
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -22,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     try:
         with escaped_output():
-            return _main(arguments)
+            return with_long_frame_stack(lambda: _main(arguments))
     except KeyboardInterrupt:
         return 130
 

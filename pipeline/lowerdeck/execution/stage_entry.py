@@ -10,11 +10,13 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from lowerdeck.compat.terminal import escaped_output, open_closed_streams
 from lowerdeck.execution import preload
 from lowerdeck.execution.environment import fix_environment, quiet_libraries
+from lowerdeck.execution.frame_stack import with_long_frame_stack
 from lowerdeck.execution.hidden_modules import check_root
 
 _DVC_STAGE = "DVC_STAGE"
@@ -64,7 +66,7 @@ def run_stage(
             code = preload.run(name, preloaded_within_s, libraries, after_first=after_first)
             if code is not None and code < 0:
                 code = _ended_by_signal(name, -code)
-        sys.exit(_main(name, main) if code is None else code)
+        sys.exit(with_long_frame_stack(partial(_main, name, main)) if code is None else code)
     except KeyboardInterrupt:
         sys.exit(130)
 
