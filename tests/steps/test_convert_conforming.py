@@ -18,6 +18,7 @@ from torch import nn
 from lowerdeck.backends.ethos_u import activations, partitioner, vela
 from lowerdeck.backends.neutron.twin import NeutronTwin
 from lowerdeck.compat import arm, xnnpack
+from lowerdeck.conformance import partitions as partitions_module
 from lowerdeck.conformance.bisection import PieceCompiler
 from lowerdeck.conformance.partitions import boundary_values, check_partition, shared_twins
 from lowerdeck.conformance.programs import program_errors
@@ -30,13 +31,14 @@ from lowerdeck.contracts.plan import DelegationPlan, ReasonCode
 from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.formats.tosa_graph import read_tosa_graph
 from lowerdeck.graph import tracing
+from lowerdeck.graph.node_values import NodeValues
 from lowerdeck.runtime.child_processes import RERUN
 from lowerdeck.runtime.exact.twin import ExactTwin
 from lowerdeck.runtime.loading import open_made_program
 from lowerdeck.runtime.tosa_twin import TosaTwin
 from lowerdeck.steps import convert_conforming as convert_conforming_step
 from lowerdeck.steps.calibrate import calibrate
-from lowerdeck.steps.convert import emit
+from lowerdeck.steps.convert import compile_partitions, emit
 from lowerdeck.steps.convert_conforming import ConvertedConforming, convert_conforming
 from lowerdeck.steps.export import export
 from lowerdeck.steps.partition import partition
@@ -111,9 +113,9 @@ def test_litert_executes_while_the_program_is_emitted(
         executed.append((is_checking.is_set(), twin.description))
         call(twin, arguments)
 
-    def check(*given: Any) -> PartitionConformance:
+    def check(*given: Any, **named: Any) -> PartitionConformance:
         is_checking.set()
-        return check_partition(*given)
+        return check_partition(*given, **named)
 
     monkeypatch.setattr(NeutronTwin, "__call__", counted)
     monkeypatch.setattr(convert_conforming_step, "check_partition", check)
@@ -126,6 +128,44 @@ def test_litert_executes_while_the_program_is_emitted(
     assert sorted(executed) == [
         (not is_rerun, f"LiteRT {name} kernels") for name in ("optimized",) * 3 + ("reference",)
     ]
+
+
+@pytest.mark.parametrize("is_as_planned", [True, False])
+def test_samples_are_computed_while_the_converter_runs(
+    is_as_planned: bool, lowered: Callable[[str], Lowered], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those at the boundaries that were planned, if they are those of the partitions that were made."""
+    build, computed = lowered("neutron_imxrt700"), list[bool]()
+    plan = build.plan
+
+    def compiled(*given: Any) -> Any:
+        is_compiling.set()
+        try:
+            return compile_partitions(*given)
+        finally:
+            is_compiling.clear()
+
+    def execute(values: NodeValues, *given: Any) -> dict[str, torch.Tensor]:
+        computed.append(is_compiling.is_set())
+        return call(values, *given)
+
+    def elsewhere(program: Any, plan: DelegationPlan) -> set[str]:
+        return set()
+
+    is_compiling, call = threading.Event(), NodeValues.__call__
+    monkeypatch.setattr(convert_conforming_step, "compile_partitions", compiled)
+    monkeypatch.setattr(NodeValues, "__call__", execute)
+    if not is_as_planned:
+        monkeypatch.setattr(partitions_module, "_planned_boundary", elsewhere)
+    found = convert_conforming(
+        build.edge(), plan, build.backend(), build.samples, tmp_path, ConformanceSettings(), list[str]().append
+    )
+    assert found.unchecked == ()
+    assert all(part.worst.max_error <= 1.01 for part in found.partitions)
+    num_samples = len(build.samples[: ConformanceSettings().num_samples])
+    assert computed[:num_samples] == [True] * num_samples
+    assert computed[num_samples:] == [False] * len(computed[num_samples:])
+    assert len(computed) > (num_samples if is_as_planned else 2 * num_samples)
 
 
 @pytest.mark.parametrize("end", [ConversionError, KeyboardInterrupt])
@@ -373,9 +413,9 @@ def test_a_fault_does_not_hide_in_what_rounding_may_explain(
     assert "test_convert_conforming.py:" in "\n".join(said)
 
 
-def blind(*arguments: Any) -> PartitionConformance:
+def blind(*arguments: Any, **named: Any) -> PartitionConformance:
     """The check of a partition that sees no error of a whole partition, but those of its pieces."""
-    found = check_partition(*arguments)
+    found = check_partition(*arguments, **named)
     return replace(found, outputs=tuple(replace(each, max_error=0.0, mean_error=0.0) for each in found.outputs))
 
 

@@ -7,32 +7,34 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import cache, partial
+from functools import cached_property, partial
 from itertools import product
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from lowerdeck.conformance.alone import open_alone
 from lowerdeck.conformance.errors import output_error
 from lowerdeck.conformance.subgraphs import Subgraph, precision_of, scale_of
-from lowerdeck.contracts.conformance import PartitionConformance
+from lowerdeck.contracts.conformance import OutputError, PartitionConformance
 from lowerdeck.contracts.errors import LowerdeckError, PartitionExecutionError, is_of_host
 from lowerdeck.contracts.lowering import CompiledPartition
 from lowerdeck.graph import library_errors
 from lowerdeck.graph.io_boundary import output_nodes
 from lowerdeck.graph.node_values import NodeValues, RoundingSteps
-from lowerdeck.graph.nodes import is_compute
+from lowerdeck.graph.nodes import constant_names, is_compute
 from lowerdeck.runtime.child_processes import RERUN, crash_in_fork
 from lowerdeck.runtime.loading import Resolver
 from lowerdeck.runtime.native import missing_delegates
 from lowerdeck.runtime.shared_twins import SharedTwins
+from lowerdeck.runtime.waiting import work_while_waiting
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
     from lowerdeck.conformance.errors import Pair
+    from lowerdeck.contracts.plan import DelegationPlan
 
 KERNELS: tuple[Resolver, ...] = ("optimized", "reference")
 """Sets of LiteRT's kernels that are compared with each other, the fastest first."""
@@ -60,7 +62,57 @@ def boundary_values(
         parts: Parts of it.
         samples: Inputs of the program, in consecutive calls.
     """
-    names = {name for part in parts for name in (*part.sources, *(node.name for node in part.outputs))}
+    return _values(program, _boundary(parts), samples)
+
+
+@contextmanager
+def boundary_values_ahead(
+    program: ExportedProgram, plan: DelegationPlan, samples: Sequence[Inputs]
+) -> Iterator[Callable[[Sequence[Subgraph]], list[dict[str, torch.Tensor]]]]:
+    """Within the block, compute the values at the boundaries of planned partitions while a converter is waited for.
+
+    Args:
+        program: The edge program before lowering.
+        plan: Its partitions.
+        samples: As for `boundary_values`.
+
+    Returns:
+        `boundary_values` of the partitions that were made, which executes the program if nobody has waited, or where
+        their boundaries are others.
+    """
+    computed: list[tuple[set[str], list[dict[str, torch.Tensor]]]] = []
+
+    def compute() -> None:
+        with suppress(Exception):  # what fails here fails again
+            names = _planned_boundary(program, plan)
+            computed.append((names, _values(program, names, samples)))
+
+    def values(parts: Sequence[Subgraph]) -> list[dict[str, torch.Tensor]]:
+        names, found = computed[0] if computed else (set(), [])
+        return found if computed and names >= _boundary(parts) else boundary_values(program, parts, samples)
+
+    with work_while_waiting(compute):
+        yield values
+
+
+def _boundary(parts: Sequence[Subgraph]) -> set[str]:
+    return {name for part in parts for name in (*part.sources, *(node.name for node in part.outputs))}
+
+
+def _planned_boundary(program: ExportedProgram, plan: DelegationPlan) -> set[str]:
+    """`_boundary` of the partitions that are to be made."""
+    partition = {node.name: node.partition for node in plan.nodes}
+    constants = constant_names(program)
+    crossing = [
+        (source.name, partition.get(source.name), partition.get(node.name))
+        for node in program.graph.nodes
+        if node.op == "call_function"
+        for source in node.all_input_nodes
+    ]
+    return {name for name, *two in crossing if two[0] != two[1] and name not in constants}
+
+
+def _values(program: ExportedProgram, names: set[str], samples: Sequence[Inputs]) -> list[dict[str, torch.Tensor]]:
     execute = NodeValues(program, names | {node.name for node in returned_nodes(program)}, keeps_state=True)
     return [execute(sample) for sample in samples]
 
@@ -100,6 +152,7 @@ def check_partition(
     samples: Sequence[Values],
     *,
     synthetic: bool = True,
+    tried: Tried | None = None,
 ) -> PartitionConformance:
     """Execute a compiled partition and the subgraph that it replaces, and compare their outputs.
 
@@ -118,6 +171,7 @@ def check_partition(
         twins: Their host twins.
         samples: For every sample the values of at least the part's inputs and outputs.
         synthetic: Whether to try inputs, too, that reach both ends of their ranges.
+        tried: What `executing_ahead` tries, of which it has computed a part.
 
     Raises:
         PartitionExecutionError: it ends its process.
@@ -125,7 +179,7 @@ def check_partition(
     """
     if not part.is_static:
         raise LowerdeckError("its tensors vary in size")
-    check = partial(_conformance, part, compiled, twins, samples, synthetic=synthetic)
+    check = partial(_conformance, compiled, twins, tried or Tried(part, samples, synthetic=synthetic))
     _try_in_fork(part, check)
     return check()
 
@@ -139,34 +193,41 @@ def _kernels(part: Subgraph, compiled: Sequence[CompiledPartition]) -> tuple[Res
 @contextmanager
 def executing_ahead(
     parts: Sequence[Subgraph], compiled: Sequence[CompiledPartition], twins: SharedTwins, samples: Sequence[Values]
-) -> Iterator[None]:
+) -> Iterator[Mapping[str, Tried]]:
     """Meanwhile, execute LiteRT twins on the inputs that `check_partition` tries, which then finds what they computed.
 
-    LiteRT leaves Python to other threads. Only where this process is started again after a crash: elsewhere a partition
-    is tried in a fork first.
+    LiteRT leaves Python to other threads, and goes on while this one computes what the inputs that no sample has should
+    give. Only where this process is started again after a crash: elsewhere a partition is tried in a fork first.
 
     Args:
         parts: What all partitions replace.
         compiled: The program's partitions.
         twins: Their host twins.
         samples: As for `check_partition`.
+
+    Returns:
+        What is tried, by the tag of the partition.
     """
     if not os.environ.get(RERUN):
-        yield
+        yield {}
         return
-    executed = [part for part in parts if part.is_static and len(_kernels(part, compiled)) > 1]
+    executed = [
+        Tried(part, samples, synthetic=True) for part in parts if part.is_static and len(_kernels(part, compiled)) > 1
+    ]
 
     def execute(kernels: Resolver) -> Iterator[None]:
-        for part in executed:
+        for tried in executed:
             yield
-            seen, drawn = _tried(part, samples)
-            inputs, program = [*seen, *drawn], open_alone(part, twins, kernels)
-            for given in inputs if kernels == KERNELS[0] else inputs[_last(drawn)]:
+            program = open_alone(tried.part, twins, kernels)
+            for given in tried.inputs if kernels == KERNELS[0] else tried.inputs[tried.last]:
                 yield
                 program(*given)
 
     with _meanwhile(*map(execute, KERNELS)):  # one twin serves equal partitions, so that only kernels are apart
-        yield
+        yield {tried.part.tag: tried for tried in executed}
+        for tried in executed:
+            with suppress(Exception):  # what fails here fails again in the check
+                _ = tried.expected
 
 
 @contextmanager
@@ -192,63 +253,81 @@ def _meanwhile(*series: Iterator[None]) -> Iterator[None]:
             is_over.set()
 
 
-def _tried(part: Subgraph, samples: Sequence[Values], *, synthetic: bool = True) -> tuple[list[Any], list[Any]]:
-    """Inputs of `part`: those of the samples, and those that reach both ends of their ranges."""
-    seen = [[sample[name] for name in part.sources] for sample in samples]
-    return seen, part.synthetic_inputs(seen, _SEED) if synthetic and part.inputs else []
+class Tried:
+    """The inputs that a partition is tried on, and what the subgraph that it replaces computes for them."""
+
+    def __init__(self, part: Subgraph, samples: Sequence[Values], *, synthetic: bool) -> None:
+        """Compute nothing yet; see `check_partition` for the arguments."""
+        self.part, self._samples, self._synthetic = part, samples, synthetic
+        self._rounded: dict[tuple[int, int], Values] = {}
+
+    @cached_property
+    def _seen(self) -> list[list[torch.Tensor]]:
+        return [[sample[name] for name in self.part.sources] for sample in self._samples]
+
+    @cached_property
+    def _drawn(self) -> list[list[torch.Tensor]]:
+        return self.part.synthetic_inputs(self._seen, _SEED) if self._synthetic and self.part.inputs else []
+
+    @property
+    def inputs(self) -> list[list[torch.Tensor]]:
+        """Those of the samples, and those that reach both ends of their ranges."""
+        return [*self._seen, *self._drawn]
+
+    @property
+    def last(self) -> slice:
+        """Which of them all sets of kernels execute."""
+        return slice(-max(1, len(self._drawn)), None)
+
+    @cached_property
+    def _execute(self) -> NodeValues:
+        return NodeValues(self.part.program, {node.name for node in self.part.outputs})
+
+    @cached_property
+    def expected(self) -> list[list[torch.Tensor]]:
+        """Its outputs for all inputs."""
+        computed = [*self._samples, *map(self._execute, self._drawn)]
+        return [[values[node.name] for node in self.part.outputs] for values in computed]
+
+    def rounded(self, draw: int, place: int) -> Values:
+        """Its outputs for one of `inputs`, its integers rounded in another way."""
+        if (draw, place) not in self._rounded:
+            self._rounded[draw, place] = self._execute(self.inputs[place], rounding_noise(draw))
+        return self._rounded[draw, place]
 
 
-def _last(drawn: Sequence[Any]) -> slice:
-    """Which of the inputs all sets of kernels execute."""
-    return slice(-max(1, len(drawn)), None)
-
-
-def _conformance(
-    part: Subgraph,
-    compiled: Sequence[CompiledPartition],
-    twins: SharedTwins,
-    samples: Sequence[Values],
-    *,
-    synthetic: bool,
-) -> PartitionConformance:
+def _conformance(compiled: Sequence[CompiledPartition], twins: SharedTwins, tried: Tried) -> PartitionConformance:
     """`check_partition`, in this process."""
+    part, inputs = tried.part, tried.inputs
     programs = {name: open_alone(part, twins, name) for name in _kernels(part, compiled)}
     has_kernels = len(programs) > 1
-    seen, drawn = _tried(part, samples, synthetic=synthetic)
-    inputs, last = [*seen, *drawn], _last(drawn)
-    tried = [(given, [sample[node.name] for node in part.outputs]) for given, sample in zip(seen, samples, strict=True)]
     first, *others = programs.values()
 
     def execute_others() -> Iterator[None]:
-        for program, given in product(others, inputs[last]):
+        for program, given in product(others, inputs[tried.last]):
             yield
             program(*given)
 
     # The other sets of kernels are slow, and LiteRT leaves Python to other threads. Twins remember what they computed.
     with _meanwhile(execute_others()):
-        if drawn:
-            execute = NodeValues(part.program, {node.name for node in part.outputs})
-            computed = [(given, execute(given)) for given in drawn]
-            tried += ((given, [values[node.name] for node in part.outputs]) for given, values in computed)
+        expected = tried.expected
         results = first.calls(inputs) if not has_kernels else [first(*given) for given in inputs]
 
-    @cache
-    def rounded(draw: int, place: int) -> Values:
-        execute = NodeValues(part.program, {node.name for node in part.outputs}, rounding_noise(draw))
-        return execute(tried[place][0])
-
     def rounded_output(index: int, name: str, which: slice, draw: int, place: int) -> Pair:
-        place = range(len(tried))[which][place]
-        return tried[place][1][index], rounded(draw, place)[name]
+        place = range(len(inputs))[which][place]
+        return expected[place][index], tried.rounded(draw, place)[name]
 
-    def conformance(results: Sequence[Sequence[torch.Tensor]], which: slice = _ALL) -> PartitionConformance:
+    def conformance(
+        results: Sequence[Sequence[torch.Tensor]], which: slice = _ALL, known: Sequence[OutputError] = ()
+    ) -> PartitionConformance:
         outputs = tuple(
             output_error(
                 node.name,
-                [(expected[index], result[index]) for (_, expected), result in zip(tried[which], results, strict=True)],
+                [(wanted[index], result[index]) for wanted, result in zip(expected[which], results, strict=True)],
                 scale_of(node),
                 part.depth,
                 precision=precision_of(part.program.graph),
+                known=known[index] if known else None,
                 rounded=[partial(rounded_output, index, node.name, which, draw) for draw in range(ROUNDING_DRAWS)],
             )
             for index, node in enumerate(part.outputs)
@@ -260,8 +339,9 @@ def _conformance(
         if found[0].conforms or not first.is_cross_checkable():
             return found[0]
         return conformance([first(*given) for given in inputs])
-    which = last if found[0].conforms else _ALL
-    found += (conformance([program(*given) for given in inputs[which]], which) for program in others)
+    which = tried.last if found[0].conforms else _ALL
+    known = found[0].outputs  # what rounding explains does not depend on the kernels
+    found += (conformance([program(*given) for given in inputs[which]], which, known) for program in others)
     best = next((each for each in found if each.conforms), found[0])
     return replace(best, kernels={name: each.worst for name, each in zip(programs, found, strict=True)})
 

@@ -101,8 +101,8 @@ def program_errors(
 
     @cache
     def rounded(draw: int) -> list[Values]:
-        names = {node.name for node in outputs}
-        return list(map(NodeValues(edge, names, rounding_noise(draw), keeps_state=True), samples))
+        execute, steps = NodeValues(edge, {node.name for node in outputs}, keeps_state=True), rounding_noise(draw)
+        return [execute(sample, steps) for sample in samples]
 
     def rounded_output(name: str, draw: int, place: int) -> Pair:
         return expected[place][name], rounded(draw)[place][name]

@@ -63,7 +63,6 @@ class NodeValues:
         self,
         program: ExportedProgram,
         names: Container[str],
-        rounding: RoundingSteps | None = None,
         *,
         keeps_state: bool = False,
     ) -> None:
@@ -72,11 +71,9 @@ class NodeValues:
         Args:
             program: The program.
             names: Names of the nodes in its graph.
-            rounding: Added to the integers that quantize nodes compute: what may become of the values if operators
-                round in another way. None to leave them as they are.
             keeps_state: Whether state lasts from call to call; otherwise every call starts with its initial values.
         """
-        self._program, self._names, self._rounding = program, names, rounding
+        self._program, self._names = program, names
         self._dtypes = input_dtypes(program)
         self._last_users = _by_last_user(program.graph)
         self._constant = frozenset(constant_dequantizes(self._constants()))
@@ -84,12 +81,20 @@ class NodeValues:
         self._keeps_state = keeps_state
         self._state: dict[str, torch.Tensor] = {}
 
-    def __call__(self, inputs: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
-        """The results by node name for `inputs`, which are rounded to the dtypes of the program's inputs."""
+    def __call__(
+        self, inputs: Sequence[torch.Tensor], rounding: RoundingSteps | None = None
+    ) -> dict[str, torch.Tensor]:
+        """The results by node name.
+
+        Args:
+            inputs: Are rounded to the dtypes of the program's inputs.
+            rounding: Added to the integers that quantize nodes compute: what may become of the values if operators
+                round in another way. None to leave them as they are.
+        """
         given = [value.to(dtype) for value, dtype in zip(inputs, self._dtypes, strict=True)]
         results: dict[str, torch.Tensor] = {}
         with torch.no_grad():
-            outputs = self._execute(self._arguments(iter(given)), results)
+            outputs = self._execute(self._arguments(iter(given)), results, rounding)
         if self._keeps_state:
             for spec, output in zip(self._program.graph_signature.output_specs, outputs, strict=True):
                 if spec.kind is OutputKind.BUFFER_MUTATION:
@@ -97,11 +102,13 @@ class NodeValues:
                     self._state[spec.target] = output.clone()
         return results
 
-    def _execute(self, arguments: Iterator[Any], results: dict[str, torch.Tensor]) -> Any:
+    def _execute(
+        self, arguments: Iterator[Any], results: dict[str, torch.Tensor], rounding: RoundingSteps | None
+    ) -> Any:
         """What the program returns. torch.fx.Interpreter would take as long again as the operators of small layers."""
         values: dict[torch.fx.Node, Any] = {}
         for node in self._program.graph.nodes:
-            value = next(arguments) if node.op == "placeholder" else self._computed(node, values)
+            value = next(arguments) if node.op == "placeholder" else self._computed(node, values, rounding)
             if node.op == "output":
                 return value
             if node.name in self._names and isinstance(value, torch.Tensor):
@@ -111,7 +118,7 @@ class NodeValues:
                 del values[unused]
         raise AssertionError("a graph ends with its output")
 
-    def _computed(self, node: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> Any:
+    def _computed(self, node: torch.fx.Node, values: dict[torch.fx.Node, Any], rounding: RoundingSteps | None) -> Any:
         if node.op == "get_attr":
             return attribute(self._program.graph_module, node)
         if node in self._shared:
@@ -122,9 +129,9 @@ class NodeValues:
         result = equivalent(node.target)(*args, **map_arg(node.kwargs, values.__getitem__))
         if node in self._constant:
             self._shared[node] = result
-        if self._rounding is not None and _is_quantize(node):
+        if rounding is not None and _is_quantize(node):
             limits, wider = torch.iinfo(result.dtype), _WIDER.get(result.itemsize, torch.int64)
-            result = (result.to(wider) + self._rounding.like(result)).clamp_(limits.min, limits.max).to(result.dtype)
+            result = (result.to(wider) + rounding.like(result)).clamp_(limits.min, limits.max).to(result.dtype)
         return result
 
     def _constants(self) -> Iterator[torch.fx.Node]:

@@ -231,7 +231,7 @@ def _expected(quantized: ExportedProgram, inputs: tuple[torch.Tensor, ...]) -> S
 def _rounded(quantized: ExportedProgram, inputs: tuple[torch.Tensor, ...]) -> Sequence[Any]:
     """The outputs if every quantize node rounds in another way."""
     names = [node.name for node in quantized.graph.output_node().args[0]]
-    values = NodeValues(quantized, names, rounding_noise())(inputs)
+    values = NodeValues(quantized, names)(inputs, rounding_noise())
     return [values[name] for name in names]
 
 

@@ -402,7 +402,7 @@ def repeats_wrongly(operands: Sequence[Sequence[int]], result: Sequence[int]) ->
 
 
 def check_layouts(name: str, tensors: Sequence[TensorSpec]) -> None:
-    """Check that the kernel of an operator reads memory as the program lays tensors out; it does not look at that.
+    """Check that the kernel of an operator computes what this host does for such layouts and sizes; it does not look.
 
     Args:
         name: Operator, e.g. `cortex_m::softmax.out`.

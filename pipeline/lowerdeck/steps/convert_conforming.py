@@ -23,9 +23,10 @@ from lowerdeck.conformance.bisection import (
 from lowerdeck.conformance.partitions import (
     KERNELS,
     Inputs,
+    Tried,
     Values,
     all_values,
-    boundary_values,
+    boundary_values_ahead,
     check_executes,
     check_partition,
     executing_ahead,
@@ -129,12 +130,13 @@ def convert_conforming(
         folder.mkdir()
         replaced: Sequence[Subgraph] = ()
         try:
-            compiled = compile_partitions(manager, plan, backend, folder, faulty)
+            with boundary_values_ahead(manager.exported_program(), plan, samples) as values_of_parts:
+                compiled = compile_partitions(manager, plan, backend, folder, faulty)
             replaced, twins = compiled.replaced, shared_twins(compiled.partitions)
-            values = boundary_values(manager.exported_program(), replaced, samples)
-            with executing_ahead(replaced, compiled.partitions, twins, values):
+            values = values_of_parts(replaced)
+            with executing_ahead(replaced, compiled.partitions, twins, values) as tried:
                 converted = emit(compiled, banks)
-            checked, unchecked, failed = _checked(converted, twins, values, report)
+            checked, unchecked, failed = _checked(converted, twins, values, tried, report)
         except PartitionCompilationError as error:
             failed = [error, *error.others]
         if failed:
@@ -180,13 +182,19 @@ def convert_conforming(
 
 
 def _checked(
-    converted: Converted, twins: SharedTwins, values: Sequence[Values], report: Callable[[str], None]
+    converted: Converted,
+    twins: SharedTwins,
+    values: Sequence[Values],
+    tried: Mapping[str, Tried],
+    report: Callable[[str], None],
 ) -> tuple[list[tuple[Subgraph, PartitionConformance]], list[str], list[PartitionCompilationError]]:
     """Every part with its agreement, why parts were not checked, and why parts cannot be executed."""
     checked, unchecked, failed = [], [], list[PartitionCompilationError]()
     for part in converted.replaced:
         try:
-            checked.append((part, check_partition(part, converted.partitions, twins, values)))
+            checked.append(
+                (part, check_partition(part, converted.partitions, twins, values, tried=tried.get(part.tag)))
+            )
         except PartitionExecutionError as failure:
             failed.append(failure)
         except Exception as error:  # a check that fails shows nothing about a program that can be executed

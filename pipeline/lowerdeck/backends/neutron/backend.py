@@ -21,6 +21,7 @@ from lowerdeck.contracts.lowering import CompiledPartition, Lowering
 from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.delegation.exclusion import is_operator_name
 from lowerdeck.registry import import_paths, signatures
+from lowerdeck.runtime.waiting import work_while_waiting
 
 if TYPE_CHECKING:
     import torch
@@ -173,6 +174,7 @@ class Neutron(Backend[Device, Options, FlavorOptions]):
         sdk.provide_sdk(self._converter_flavor)
         from lowerdeck.backends.concurrent_compilation import concurrent_compilation
         from lowerdeck.backends.neutron.redirection import complete_redirection
+        from lowerdeck.backends.neutron.twin import import_litert
 
         compiled: list[CompiledPartition] = []
         conversions: list[tuple[bytes, Conversion]] = []
@@ -199,7 +201,8 @@ class Neutron(Backend[Device, Options, FlavorOptions]):
             self.options.extra_flags,
         )
         redirecting = nxp.REDIRECT_TENSOR.active(complete_redirection())
-        with nxp.BINARY_PAYLOAD.active(compose_and_keep), redirecting, intercepted, concurrent_compilation(compiled):
+        composing, compiling = nxp.BINARY_PAYLOAD.active(compose_and_keep), concurrent_compilation(compiled)
+        with composing, redirecting, intercepted, compiling, work_while_waiting(import_litert):
             yield compiled
 
     def converter(self) -> Converter:

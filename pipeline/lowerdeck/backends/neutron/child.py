@@ -7,11 +7,13 @@ import os
 import shlex
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 from lowerdeck.backends.neutron import convert_worker
 from lowerdeck.runtime.child_processes import CRASHES, exit_name, kill_group
+from lowerdeck.runtime.waiting import use_waiting_time
 
 LOG_NAME = "converter.log"
 OUTPUT_NAME = "output"
@@ -84,6 +86,7 @@ def _wait(python: str, folder: Path, timeout_s: float) -> int | None:
     environment = dict(os.environ)
     if python != sys.executable:
         environment = {name: value for name, value in environment.items() if name not in _ENVIRONMENT_VARIABLES}
+    end = time.monotonic() + timeout_s
     with (folder / LOG_NAME).open("wb") as output:
         process = subprocess.Popen(
             command(python, folder),
@@ -95,7 +98,8 @@ def _wait(python: str, folder: Path, timeout_s: float) -> int | None:
             start_new_session=True,
         )
     try:
-        return process.wait(timeout_s)
+        use_waiting_time()
+        return process.wait(max(0.0, end - time.monotonic()))
     except subprocess.TimeoutExpired:
         return None
     finally:

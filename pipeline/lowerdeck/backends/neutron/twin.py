@@ -7,7 +7,9 @@ index of its delegate argument (outputs are counted from the first output); the 
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -249,6 +251,12 @@ def _port(
 
 def _permuted(values: _Array, order: Sequence[int] | None) -> _Array:
     return values if order is None else values.transpose(order)
+
+
+def import_litert() -> None:
+    """Import what opens twins, if it is installed."""
+    with suppress(ImportError):  # opening a twin says what to install
+        importlib.import_module("ai_edge_litert.interpreter")
 
 
 def _litert_interpreter(model: bytes, resolver: str, num_threads: int, **options: Any) -> Any:
