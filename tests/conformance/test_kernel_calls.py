@@ -83,6 +83,33 @@ def test_it_is_found_where_rounding_explains_any_error_of_the_program(monkeypatc
     assert "is off by up to 9 LSB" in said
 
 
+class Weighed(nn.Module):
+    """float32 [1 x 3 x n x n] -> [1 x 4 x n x n]: a convolution times a softmax over all n * n positions of another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 1), nn.Conv2d(4, 4, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.relu(self.first(x))
+        z = self.second(y)
+        weights = torch.softmax(self.third(y).flatten(2), -1).view_as(z)
+        result: torch.Tensor = z * weights
+        return result
+
+
+def test_another_order_is_found_where_all_integers_are_a_step_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    network, samples = Weighed().eval(), [(torch.randn(1, 3, 10, 10),) for _ in range(8)]
+    verdict, said = networks.lowered(network, samples, create("cortex_m55"))
+    assert verdict == "right", said
+    assert "stays on the CPU" not in said
+    alter(monkeypatch, "cortex_m::softmax.out", lambda values: values.flip(-1))
+    line = Weighed.forward.__code__.co_firstlineno + 3
+    with pytest.raises(ConversionError, match=rf"computes .*test_kernel_calls\.py:{line}\): .* off by up to 1 LSB"):
+        networks.lowered(network, samples, create("cortex_m55"))
+
+
 def test_a_fallback_is_checked_behind_a_partition(monkeypatch: pytest.MonkeyPatch) -> None:
     alter(monkeypatch, "cortex_m::quantized_add.out", nine_steps_more)
     verdict, said = lowered(ethos_u_with_fallback(operators_not_to_delegate=["aten::add"]))

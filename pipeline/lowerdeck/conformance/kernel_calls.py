@@ -8,7 +8,10 @@ a convolution in front of a hardswish may clamp its result to where the hardswis
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
+
+import torch
 
 from lowerdeck.conformance.errors import OF_INTEGERS, output_error
 from lowerdeck.conformance.subgraphs import scale_of
@@ -20,7 +23,6 @@ from lowerdeck.runtime.interpreter import BoundMethod
 from lowerdeck.runtime.operators import resolve
 
 if TYPE_CHECKING:
-    import torch
     from torch.export import ExportedProgram
     from torch.fx import Node
 
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from lowerdeck.contracts.conformance import OutputError
 
 
+_FEWEST = 32
+"""Steps that all elements of a result together may be off, however alike they are: they may be halfway between two."""
 Deviation = tuple[tuple[str, ...], "OutputError"]
 """Names of the nodes that a call computes, and its smallest error."""
 
@@ -187,8 +191,21 @@ def _may_compute(kernel: str, node: Node) -> bool:
 def _closest(possible: Sequence[Node], expected: Values, actual: torch.Tensor, depth: int) -> OutputError | None:
     """The smallest error relative to one of the values that `actual` may be; None where it can be none of them."""
     errors = [
-        output_error(node.name, [(value, actual)], scale_of(node), depth, precision=OF_INTEGERS)
+        _telling(output_error(node.name, [(value, actual)], scale, depth, precision=OF_INTEGERS), value, scale)
         for node in possible
         if ((value := expected[node.name]).dtype, value.shape) == (actual.dtype, actual.shape)
+        for scale in [scale_of(node)]
     ]
     return min(errors, key=lambda error: error.excess, default=None)
+
+
+def _telling(error: OutputError, expected: torch.Tensor, scale: float | None) -> OutputError:
+    """`error`, with a bound that a result exceeds which has nothing to do with the expected one.
+
+    Integers that differ by a step from one another, as those of a flat softmax, are a step off at most in any order. In
+    another order the mean of the squared errors is twice their variance, and that of a constant is their variance.
+    """
+    if scale is None or not expected.numel():
+        return error
+    variance = float((expected.double() / scale).var(correction=0))
+    return replace(error, mean_bound=min(error.mean_bound, max(variance, _FEWEST / expected.numel())))
