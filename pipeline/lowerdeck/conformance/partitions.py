@@ -340,7 +340,7 @@ def _conformance(compiled: Sequence[CompiledPartition], twins: SharedTwins, trie
             return found[0]
         return conformance([first(*given) for given in inputs])
     which = tried.last if found[0].conforms else _ALL
-    known = found[0].outputs  # what rounding explains does not depend on the kernels
+    known = found[0].outputs if found[0].conforms else ()  # what rounding explains does not depend on the kernels
     found += (conformance([program(*given) for given in inputs[which]], which, known) for program in others)
     best = next((each for each in found if each.conforms), found[0])
     return replace(best, kernels={name: each.worst for name, each in zip(programs, found, strict=True)})
