@@ -787,8 +787,11 @@ class Beside(Attention):
 def test_a_coarse_tensor_does_not_hide_what_is_wrong_beside_it(
     depth: int, conforming: Callable[..., tuple[ConvertedConforming, list[str]]]
 ) -> None:
-    """The partition takes the 3 as an input, and its pieces have it inside: rounding seemed to explain any error."""
-    torch.manual_seed(3)
+    """The partition takes the 3 as an input, and its pieces have it inside: rounding seemed to explain any error.
+
+    With seed 3 and a depth of 2, the output is six steps off, which nine drawings of roundings happen to explain.
+    """
+    torch.manual_seed(4)
     samples: Samples = [(torch.randn(1, 3, 8, 8),) for _ in range(4)]
     quantized, backend = quantized_for("xnnpack_cpu", Beside(depth).eval(), samples)
     with without(xnnpack.NCHW_OPERATORS):
