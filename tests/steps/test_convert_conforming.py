@@ -782,16 +782,19 @@ class Beside(Attention):
         return torch.cat([1.5 * super().forward(x), 3 * self.coarse(x)], 1)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("depth", [1, 2])
-def test_a_coarse_tensor_does_not_hide_what_is_wrong_beside_it(
-    depth: int, conforming: Callable[..., tuple[ConvertedConforming, list[str]]]
-) -> None:
-    """The partition takes the 3 as an input, and its pieces have it inside: rounding seemed to explain any error.
+EXPLAINED = "the output is six steps off, which nine drawings of roundings happen to explain: docs/conformance.md"
 
-    With seed 3 and a depth of 2, the output is six steps off, which nine drawings of roundings happen to explain.
-    """
-    torch.manual_seed(4)
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("depth", "seed"),
+    [(1, 3), (2, 4), pytest.param(2, 3, marks=pytest.mark.xfail(strict=True, raises=AssertionError, reason=EXPLAINED))],
+)
+def test_a_coarse_tensor_does_not_hide_what_is_wrong_beside_it(
+    depth: int, seed: int, conforming: Callable[..., tuple[ConvertedConforming, list[str]]]
+) -> None:
+    """The partition takes the 3 as an input, and its pieces have it inside: rounding seemed to explain any error."""
+    torch.manual_seed(seed)
     samples: Samples = [(torch.randn(1, 3, 8, 8),) for _ in range(4)]
     quantized, backend = quantized_for("xnnpack_cpu", Beside(depth).eval(), samples)
     with without(xnnpack.NCHW_OPERATORS):
