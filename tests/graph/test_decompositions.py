@@ -203,3 +203,24 @@ def test_transposing_has_one_name_also_where_a_batch_varies() -> None:
     assert found == [torch.ops.aten.transpose.int] * 2
     x = torch.randn(3, 2, 3)
     torch.testing.assert_close(program.module()(x), Scores()(x))
+
+
+@pytest.mark.parametrize("target", ["ethos_u55_128", "cortex_m55", "neutron_imxrt700", "xnnpack_cpu"])
+@pytest.mark.parametrize("bounds", [(0, 1), (-1, 1), (-1, 2)])
+def test_bounds_may_be_integers(bounds: tuple[int, int], target: str) -> None:
+    """PyTorch leaves out what the schema has, -1 and 1, but not -1.0 and 1.0, and backends read it."""
+
+    class Bounded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 3, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y: torch.Tensor = self.last(F.hardtanh(self.first(F.hardtanh(x, *bounds)), *bounds))
+            return F.hardtanh_(y, *bounds)
+
+    torch.manual_seed(0)
+    samples = [(torch.randn(1, 3, 12, 12),) for _ in range(8)]
+    verdict, detail = lowered(Bounded().eval(), samples, create(target))
+    assert verdict == "right", detail
+    assert "fails on it" not in detail

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lowerdeck.graph.retracing import replace_by
+from lowerdeck.graph.retracing import arguments_of, replace_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -52,6 +52,18 @@ def fill_by_masks(program: ExportedProgram) -> None:
     for node in list(program.graph.nodes):
         if node.target in (_aten.index_fill.int_Scalar, _aten.index_fill.int_Tensor) and _is_static(node):
             replace_by(node, _index_fill)
+
+
+def bounds_as_floats(program: ExportedProgram) -> None:
+    """Write out the bounds of hardtanh as floats, in an ATen program.
+
+    PyTorch leaves out arguments that are the schema's defaults, which are integers here: `hardtanh(x, 0, 1)` becomes
+    `hardtanh(x, 0)`, and passes of Arm's and ExecuTorch's Cortex-M backends read what is missing.
+    """
+    for node in program.graph.nodes:
+        if node.target in (_aten.hardtanh.default, _aten.hardtanh_.default):
+            x, *bounds = arguments_of(node).values()
+            node.args, node.kwargs = (x, *map(float, bounds)), {}
 
 
 def drop_assertions(program: ExportedProgram) -> None:

@@ -14,7 +14,13 @@ from lowerdeck.graph.branches import numbers_as_tensors
 from lowerdeck.graph.channels_last import ChannelsLast
 from lowerdeck.graph.constant_folding import fold_constants
 from lowerdeck.graph.cropping import crop_by_slices
-from lowerdeck.graph.decompositions import average_slopes, decompose_rare_operators, drop_assertions, fill_by_masks
+from lowerdeck.graph.decompositions import (
+    average_slopes,
+    bounds_as_floats,
+    decompose_rare_operators,
+    drop_assertions,
+    fill_by_masks,
+)
 from lowerdeck.graph.diagonals import fill_diagonals, write_diagonals
 from lowerdeck.graph.einsum import einsum_as_products
 from lowerdeck.graph.embedding_bags import reduce_embeddings
@@ -112,6 +118,7 @@ def trace(
     fix_adaptive_max_pooling(traced)
     einsum_as_products(traced)
     decompose_rare_operators(traced)
+    bounds_as_floats(traced)
     numbers_as_tensors(traced)
     fill_assigned(traced)
     fill_added(traced)
