@@ -125,6 +125,43 @@ def test_rounding_is_drawn_until_the_error_is_explained() -> None:
     assert asked == [2.0, 4.0, 9.0]
 
 
+@pytest.mark.parametrize("dim", [0, 1, 2])
+def test_roundings_of_other_elements_do_not_explain_those_of_a_region(dim: int) -> None:
+    """As of a concatenation: roundings enlarge the errors of a coarse half, and the other one has those that exist."""
+
+    def errors(*halves: float) -> tuple[torch.Tensor, torch.Tensor]:
+        actual = torch.cat([torch.full((2, 2, 32), half) for half in halves], dim)
+        return torch.zeros_like(actual), actual
+
+    asked = []
+
+    def drawn(halves: tuple[float, float], _: int) -> tuple[torch.Tensor, torch.Tensor]:
+        asked.append(halves)
+        return errors(*halves)
+
+    def compared(*draws: tuple[float, float]) -> OutputError:
+        asked.clear()
+        rounded = [partial(drawn, halves) for halves in draws]
+        return output_error("out", [errors(2.0, 0.0)], 1.0, 1, precision=OF_INTEGERS, rounded=rounded)
+
+    found = compared((0.0, 2.0), (0.0, 2.0))
+    assert (found.excess, found.unevenness, found.is_loose) == (1.0, 4.0, True)  # two steps; the depth explains 0.5
+    assert asked == [(0.0, 2.0)] * 2
+    found = compared((0.0, 2.0), (2.0, 0.0), (2.0, 2.0))
+    assert (found.excess, found.unevenness, found.is_loose) == (1.0, 1.0, False)
+    assert asked == [(0.0, 2.0), (2.0, 0.0)]
+
+
+def test_a_few_elements_are_no_region() -> None:
+    """One of a thousand classes may be two steps off where in nine drawings others are."""
+    actual, other = torch.zeros(1, 1000), torch.zeros(1, 1000)
+    actual[0, 3], other[0, 700] = 2, 2
+    zeros = torch.zeros(1, 1000)
+    found = output_error("out", [(zeros, actual)], 1.0, 1, precision=OF_INTEGERS, rounded=[lambda _: (zeros, other)])
+    assert found.excess <= 1
+    assert not found.is_loose
+
+
 def test_an_error_that_the_depth_explains_needs_no_other_rounding() -> None:
     def costly(_: int) -> Any:
         raise AssertionError("executed once more")

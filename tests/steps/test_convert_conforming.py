@@ -416,7 +416,8 @@ def test_a_fault_does_not_hide_in_what_rounding_may_explain(
 def blind(*arguments: Any, **named: Any) -> PartitionConformance:
     """The check of a partition that sees no error of a whole partition, but those of its pieces."""
     found = check_partition(*arguments, **named)
-    return replace(found, outputs=tuple(replace(each, max_error=0.0, mean_error=0.0) for each in found.outputs))
+    unseen: dict[str, Any] = {"max_error": 0.0, "mean_error": 0.0, "unevenness": 0.0}
+    return replace(found, outputs=tuple(replace(each, **unseen) for each in found.outputs))
 
 
 @pytest.mark.usefixtures("faulty")
@@ -782,14 +783,8 @@ class Beside(Attention):
         return torch.cat([1.5 * super().forward(x), 3 * self.coarse(x)], 1)
 
 
-EXPLAINED = "the output is six steps off, which nine drawings of roundings happen to explain: docs/conformance.md"
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("depth", "seed"),
-    [(1, 3), (2, 4), pytest.param(2, 3, marks=pytest.mark.xfail(strict=True, raises=AssertionError, reason=EXPLAINED))],
-)
+@pytest.mark.parametrize(("depth", "seed"), [(1, 3), (2, 3), (2, 4)])
 def test_a_coarse_tensor_does_not_hide_what_is_wrong_beside_it(
     depth: int, seed: int, conforming: Callable[..., tuple[ConvertedConforming, list[str]]]
 ) -> None:

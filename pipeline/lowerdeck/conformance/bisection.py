@@ -61,20 +61,28 @@ class Culprit:
     """Its errors when it is compiled on its own."""
 
 
-def find_culprit(found: Sequence[Unit], check: Check, max_together: int = MAX_TOGETHER) -> Culprit | None:
+def find_culprit(
+    found: Sequence[Unit], check: Check, max_together: int = MAX_TOGETHER, *, by_regions: bool = False
+) -> Culprit | None:
     """Bisect `found`, whose units together compute something else; None where no small piece of them does on its own.
 
     Args:
         found: Units in an order in which none depends on a later one.
         check: Compiles some consecutive units.
         max_together: Most units of a culprit.
+        by_regions: Whether rounding explains their error, but not that it is where it is. A culprit's it does not.
     """
+
+    def is_wrong(chosen: Sequence[Unit]) -> bool:
+        conformance = check(chosen)
+        return _is_wrong(conformance) or (by_regions and conformance is not None and conformance.is_uneven)
+
     pieces = list(found)
     while len(pieces) > 1:
         half = len(pieces) // 2
-        wrong = next((part for part in (pieces[:half], pieces[half:]) if _is_wrong(check(part))), None)
+        wrong = next((part for part in (pieces[:half], pieces[half:]) if is_wrong(part)), None)
         if wrong is None:
-            pieces = _without_ends(pieces, lambda part: _is_wrong(check(part)))
+            pieces = _without_ends(pieces, is_wrong)
             break
         pieces = wrong
     if len(pieces) > max_together:
@@ -227,7 +235,7 @@ def culprit_of(
     samples: Sequence[Values],
     max_together: int = MAX_TOGETHER,
     *,
-    may_hide: bool = False,
+    hiding: PartitionConformance | None = None,
 ) -> Culprit | None:
     """The piece of a partition that makes it wrong; None where every piece is right on its own.
 
@@ -236,7 +244,7 @@ def culprit_of(
         compiler: Compiles pieces of it.
         samples: For every sample the values of all nodes.
         max_together: Most operators of the piece.
-        may_hide: Whether rounding may explain the partition's own error.
+        hiding: The partition's own agreement, in which it may hide; None where rounding does not explain its error.
     """
 
     def check_all(pieces: Sequence[Sequence[Unit]]) -> list[PartitionConformance | None]:
@@ -260,7 +268,10 @@ def culprit_of(
         return check_all([chosen])[0]
 
     found = units(part.program.graph, constants=constant_names(part.program))
-    return find_hidden(found, check, check_all) if may_hide else find_culprit(found, check, max_together)
+    if hiding is None:
+        return find_culprit(found, check, max_together)
+    culprit = find_hidden(found, check, check_all)
+    return find_culprit(found, check, len(found), by_regions=True) if culprit is None and hiding.is_uneven else culprit
 
 
 def uncompilable_pieces(

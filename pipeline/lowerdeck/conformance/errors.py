@@ -17,6 +17,9 @@ _OF_FLOAT32 = 1e-3
 """XNNPACK's exponential functions are approximations with about 1e-5; float32 sums differ in the order of terms."""
 _DRAWS_OF_ALL = 5
 """How many roundings are tried on all inputs."""
+_REGION = 32
+"""Fewest elements whose mean error is compared with that of the same elements where roundings are drawn: of fewer, it
+varies too much from one drawing to the next."""
 OF_INTEGERS = 5e-2
 """Relative error of floats that are computed from integers, of which some may be a step off."""
 
@@ -55,9 +58,9 @@ def output_error(
         rounded: Each computes the pair at a given place with the reference's own integers rounded in another way as
             actual values. They raise the bounds: an activation function may turn one step at its input into several at
             its output, and one step decides which of two nearly equal values is the largest. Called only while the
-            error exceeds what `depth` and those before explain, because each executes the reference once more: all of
-            them on the worst pair of a quantized output, and the first five on all pairs of others, whose errors are
-            relative to the largest of all values.
+            error exceeds what `depth` and those before explain, in all elements or in a region of them, because each
+            executes the reference once more: all of them on the worst pair of a quantized output, and the first five
+            on all pairs of others, whose errors are relative to the largest of all values.
 
     Returns:
         The error of all pairs; of a quantized output that of the worst where roundings were tried.
@@ -79,14 +82,46 @@ def output_error(
         worst = max(places, key=lambda place: alone[place].excess)
         by_depth, places = alone[worst], range(worst, worst + 1)
     error = _within(by_depth, by_depth, error.bound, error.mean_bound)
+    regions = None if scale is None else _Regions(pairs[places[0]], scale, by_depth.mean_bound)
     for round_otherwise in rounded:
-        if error.excess <= 1:
+        if error.excess <= 1 and not error.is_uneven:
             break
-        other = _error_within(name, list(map(round_otherwise, places)), scale, depth, precision=precision)
+        others = list(map(round_otherwise, places))
+        other = _error_within(name, others, scale, depth, precision=precision)
         if not math.isfinite(other.max_error):  # it left the domain of a function, and explains nothing
             continue
         error = _within(error, by_depth, other.max_error, other.mean_error)
+        if regions is not None:
+            error = replace(error, unevenness=regions.unevenness(others[0]))
     return error
+
+
+class _Regions:
+    """Mean errors of neighbours along each dimension: of rows, of columns, of channels ...
+
+    A concatenation puts what is computed apart into such regions, and one has all errors of what is wrong in it.
+    """
+
+    def __init__(self, pair: Pair, scale: float, explained: float) -> None:
+        """Of a reference and what is compared with it, whose step is `scale`; `explained` steps are, of any of them."""
+        self._scale = scale
+        self._means = self._means_of(pair)
+        self._explained = torch.full_like(self._means, explained)
+
+    def unevenness(self, rounded: Pair) -> float:
+        """The largest mean relative to what is explained, to which this rounding, and those before, add theirs."""
+        self._explained = torch.maximum(self._explained, self._means_of(rounded))
+        return float((self._means / self._explained).max())
+
+    def _means_of(self, pair: Pair) -> torch.Tensor:
+        """Of _REGION elements or more each, if there are so many, in steps: float64 [n]."""
+        difference = (pair[1].double() - pair[0].double()).abs().nan_to_num(nan=math.inf)
+        errors = difference.reshape(difference.shape or (1,)) / self._scale
+        means = list[torch.Tensor]()
+        for dim, size in enumerate(errors.shape):
+            least = math.ceil(_REGION * size / errors.numel())
+            means += (region.mean() for region in errors.transpose(0, dim).tensor_split(max(1, size // least)))
+        return torch.stack(means)
 
 
 def _within(error: OutputError, by_depth: OutputError, bound: float, mean_bound: float) -> OutputError:

@@ -47,6 +47,9 @@ class OutputError:
     sensitivity: float = 1.0
     """How many times the bounds are what the number of roundings explains: more than 1 where that is exceeded, and the
     reference itself, rounded in another way, differs by more."""
+    unevenness: float = 0.0
+    """Of a quantized output for which other roundings were tried, the largest mean error of some neighbouring elements,
+    relative to what these roundings and the depth explain of the same elements."""
 
     @property
     def excess(self) -> float:
@@ -56,7 +59,12 @@ class OutputError:
     @property
     def is_loose(self) -> bool:
         """Whether rounding may explain so large an error that a wrong operator could hide in it."""
-        return self.sensitivity > _MOST_SENSITIVE
+        return self.sensitivity > _MOST_SENSITIVE or self.is_uneven
+
+    @property
+    def is_uneven(self) -> bool:
+        """Whether rounding explains the error of all elements, but not that some of them have so much of it."""
+        return self.unevenness > 1
 
     def __str__(self) -> str:
         return (
@@ -94,6 +102,11 @@ class PartitionConformance:
     def is_loose(self) -> bool:
         """Whether an output's error says nothing about single operators."""
         return any(output.is_loose for output in self.outputs)
+
+    @property
+    def is_uneven(self) -> bool:
+        """Whether rounding does not explain where an output's error is."""
+        return any(output.is_uneven for output in self.outputs)
 
     @property
     def conforms(self) -> bool:

@@ -386,9 +386,9 @@ def _hidden_culprits(
         if part.nodes in examined:
             continue
         examined.add(part.nodes)
-        worst = max(conformance.outputs, key=lambda output: output.sensitivity)
+        worst = max(conformance.outputs, key=lambda output: (output.is_loose, output.sensitivity))
         report(f"partition {part.tag}: {worst}, which could hide a wrong operator: comparing pieces of it")
-        culprit = culprit_of(part, pieces_of(part), values_of(part), may_hide=True)
+        culprit = culprit_of(part, pieces_of(part), values_of(part), hiding=conformance)
         if culprit is None:
             report(f"partition {part.tag}: every piece of it agrees within rounding")
         else:
