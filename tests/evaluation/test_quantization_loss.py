@@ -170,6 +170,39 @@ def test_values_that_float16_loses_are_refused_with_their_layer(least: float | N
             quantization_loss(program, lossy, samples, [], least)
 
 
+class Quotient(nn.Module):
+    """float32 [1 x 4] -> [1 x 2]; the quotient is infinite where the divisor becomes zero."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.head(torch.tanh(x / (self.layer(x).square() + 0.01)))
+        return result
+
+
+@pytest.mark.parametrize(("steps", "place"), [(("add", "div"), "div"), (("add", "tanh"), ""), (("add",), "")])
+def test_infinities_that_are_quantized_are_refused_though_outputs_are_numbers(
+    steps: tuple[str, ...], place: str
+) -> None:
+    """Devices make different integers of them. Behind a tanh they are numbers again."""
+    torch.manual_seed(0)
+    samples = [(torch.tensor([[1.0, -2.0, 0.5, 1.0]]),)]
+    program = torch.export.export(Quotient().eval(), samples[0])
+    lossy = quantized(program, dict.fromkeys(steps, 4.0))
+    if not place:
+        assert quantization_loss(program, lossy, samples, [], None) is None
+        return
+    with pytest.raises(LowerdeckError) as raised:
+        quantization_loss(program, lossy, samples, [], None)
+    message = str(raised.value)
+    assert "values within the program NaN or infinite" in message
+    assert re.search(
+        rf"It begins at {place} \(aten.div.Tensor, .*test_quantization_loss.py:\d+\); try quantization", message
+    )
+
+
 def test_infinities_that_stay_are_no_loss() -> None:
     """Scores that a mask leaves out: the signal-to-noise ratio was not a number, and a warning."""
 

@@ -216,6 +216,18 @@ def test_what_python_prints_is_the_table(tmp_path: Path, monkeypatch: pytest.Mon
     assert repr(made) == "Build(run_id='r', name='seg')"
 
 
+def test_a_build_with_a_defect_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    config, plan = write_config(), DelegationPlan(backend="neutron", nodes=())
+    metrics = {"primary_metric": "cosine", "quantized_cosine": 0.99, "not_finite": "output for 1 of 2 samples"}
+    made = Build(
+        run_id="r", name="rare", config=config, metrics=metrics, plan=plan, program=b"",
+        tracking=config.tracking, workspace=tmp_path,
+    )  # fmt: skip
+    defect = "it returns NaN or infinities where the float program returns numbers: output for 1 of 2 samples"
+    assert str(made).splitlines()[-1] == f"do not ship       {defect}"
+
+
 def test_a_page_is_escaped_in_its_frame(tmp_path: Path) -> None:
     page = Page(html='<b title="x">&</b>')
     assert 'srcdoc="&lt;b title=&quot;x&quot;&gt;&amp;&lt;/b&gt;"' in page._repr_html_()

@@ -17,6 +17,19 @@ from tests.networks import quantized_network
 
 _Function = Callable[[torch.Tensor], torch.Tensor]
 SHAPE = [1, 3, 10, 10]
+
+
+def _above_a_threshold(y: torch.Tensor) -> torch.Tensor:
+    """A modReLU: the length is compared and divided by. Rounded to zero, it made 0 / 0 on Neutron and XNNPACK."""
+    length = (y * y + y.flip(1) ** 2 + 1e-4).sqrt()
+    return (length - 0.1).relu() / length
+
+
+def _beside_its_sum(y: torch.Tensor) -> torch.Tensor:
+    total = y.sum(1, keepdim=True) + 1e-5
+    return y / total + total
+
+
 DIVISIONS: dict[str, _Function] = {
     "normalize": lambda y: F.normalize(y, dim=1),
     "norm": lambda y: y / (y.norm(dim=1, keepdim=True) + 1e-5),
@@ -27,6 +40,9 @@ DIVISIONS: dict[str, _Function] = {
     "clamp": lambda y: y / y.amax(1, keepdim=True).clamp(min=1e-5),
     "maximum": lambda y: y / torch.maximum(y.amax(1, keepdim=True), torch.tensor(1e-5)),
     "other bounds": lambda y: y.clamp(max=4) / (y.sum(1, keepdim=True).clamp(max=9).add(1e-5).clamp(None, 8)),
+    "two readers": _above_a_threshold,
+    "also added": _beside_its_sum,
+    "without a number": lambda y: y / torch.sigmoid(6 * y - 8),
     "square": lambda y: (y * y) / (y.sum(1, keepdim=True) + 1e-5),
 }
 LENGTHS: dict[str, _Function] = {

@@ -11,6 +11,7 @@ from lowerdeck import tasks
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.contracts.evaluation import OutputSpec
 from lowerdeck.evaluation import fidelity
+from lowerdeck.evaluation.defects import defects
 from lowerdeck.evaluation.gates import failed_gates
 from lowerdeck.evaluation.metric_names import wholly_masked
 from lowerdeck.evaluation.quantization_error import IDENTICAL_DB
@@ -82,6 +83,22 @@ def test_infinities_that_agree_are_no_error_and_others_an_infinite_one() -> None
     assert (same["quantized_sqnr_db"], same["quantized_exact_share"]) == (200.0, 1.0)
     lost = compared({"float": [masked], "quantized": [np.ones((1, 3))]}, specs=SPECS[1:2]).metrics
     assert (lost["quantized_sqnr_db"], lost["quantized_error_max"]) == (-200.0, "infinite")
+
+
+def test_what_becomes_nan_is_a_defect_and_what_the_float_program_has_is_none() -> None:
+    masked, lost, saturated = (np.array([[1.0, last]]) for last in (-np.inf, np.nan, -9.0))
+    numbers = np.ones((1, 2))
+    found = compared(
+        {"float": [masked], "quantized": [masked], "delegated": [saturated]},
+        {"float": [numbers], "quantized": [numbers], "delegated": [lost]},
+        {"float": [numbers], "quantized": [numbers], "delegated": [masked]},
+        specs=SPECS[1:2],
+    ).metrics
+    (defect,) = defects(found)
+    assert defect.startswith("returns NaN or infinities where the float program returns numbers: ")
+    assert defect.endswith(": hidden.0 of the delegated program for 2 of 3 samples")
+    found = compared({"float": [masked], "quantized": [saturated]}, specs=SPECS[1:2]).metrics
+    assert defects(found) == ()
 
 
 def test_metrics_of_many_samples_are_those_of_their_concatenation() -> None:

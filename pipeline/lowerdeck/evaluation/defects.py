@@ -9,8 +9,11 @@ NUM_MISMATCHES = "mismatches"
 """Metric: number of differences from the quantized model that the configuration accepts."""
 _MISMATCH_ERRORS, _NOT_EXECUTED, _NOT_BUNDLED = "mismatch_errors", "delegated_failure", "firmware_failure"
 _NOT_ON_DEVICE = "device_failure"
+NOT_FINITE = "not_finite"
+"""Metric, if there are some: outputs that are NaN or infinite where the float program's are numbers, in words."""
 _MEANINGS = {
     _MISMATCH_ERRORS: "computes something else than the quantized model, as on_mismatch: warn accepts",
+    NOT_FINITE: "returns NaN or infinities where the float program returns numbers",
     _NOT_EXECUTED: "was not executed on this host",
     _NOT_BUNDLED: "has no firmware bundle",
     _NOT_ON_DEVICE: "was not executed on its device",

@@ -51,6 +51,7 @@ def records(
     left_out = masked.sum(axis=1)
     finite = np.isfinite(given) & np.isfinite(expected)
     all_finite = bool(finite.all())
+    lost = np.isfinite(expected) & ~finite
     one, other = (given, expected) if all_finite else (np.where(finite, given, 0.0), np.where(finite, expected, 0.0))
     difference = one - other
     error = error_lsb(one, other, lsb) if lsb else np.abs(difference)
@@ -72,6 +73,7 @@ def records(
         "exact": (error == 0).sum(axis=1) - left_out,
         "count": error.shape[1] - left_out,
         "masked": left_out,
+        "lost": lost.sum(axis=1),
     }
     return {name: value.astype(np.float64) for name, value in sums.items()}
 

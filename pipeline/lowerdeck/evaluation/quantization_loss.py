@@ -16,9 +16,11 @@ from lowerdeck.evaluation.lost_quantities import LostQuantities, lost_quantities
 from lowerdeck.evaluation.quantization_error import IDENTICAL_DB, masked_in_both, sqnr_db
 from lowerdeck.graph.exact_integers import is_rounded_quantity
 from lowerdeck.graph.io_boundary import output_nodes
+from lowerdeck.graph.library_errors import described_node
 from lowerdeck.graph.masked_scores import HANDING_ON, packet_of
 from lowerdeck.graph.modules import module_path
 from lowerdeck.graph.node_values import NodeValues
+from lowerdeck.graph.nodes import STATIC_QUANTIZE, operator_name
 from lowerdeck.graph.quantities import BELOW_1, known_values, quantities
 from lowerdeck.graph.source_lines import source_line
 
@@ -30,11 +32,16 @@ if TYPE_CHECKING:
 
     _Outputs = tuple[torch.Tensor, torch.Tensor]
 
+_aten = torch.ops.aten
 _MAX_LAYERS = 5
 _LEAST_DROP_DB = 6.0
 """A layer that loses less, one bit, is none at which the loss arises."""
 _LEAST_VARIATION = 0.05
 """Share of the largest value by which samples differ, beyond what a few steps of eight bits cannot express."""
+_LEAVING_NUMBERS = {
+    *(_aten.div, _aten.reciprocal, _aten.rsqrt, _aten.sqrt, _aten.pow, _aten.exp, _aten.exp2, _aten.expm1),
+    *(_aten.log, _aten.log2, _aten.log10, _aten.log1p, _aten.acos, _aten.asin, _aten.acosh, _aten.atanh, _aten.tan),
+}
 _CLIPPING = 1e-3
 """Share of clipped values from which an observer that clips nothing is suggested."""
 
@@ -60,10 +67,11 @@ def quantization_loss(
         floats that the model rounds to integers.
 
     Raises:
-        LowerdeckError: an output is NaN or infinite where that of the float program is not; the message has the layer.
+        LowerdeckError: an output is NaN or infinite where that of the float program is not, or what is quantized is,
+            which calibration has seen as numbers; the message has the layer.
     """
     specs = output_specs(exported, quantized)
-    outputs = _outputs(exported, quantized, samples, specs)
+    outputs, lost_inside = _outputs(exported, quantized, samples, specs)
     split = cast("Split", [Sample(inputs=inputs, label=None, digest="") for inputs in samples])
     joined = compare_joined(exported, quantized, split, range(len(samples)))
     ratios = {at: sqnr_db(*powers) for at, each in outputs.items() if (powers := _signal_and_noise(each))[0]}
@@ -73,6 +81,8 @@ def quantization_loss(
     found = min([*ratios.values(), *parts, *(each.sqnr_db for each in beside.values())], default=None)
     every = itertools.chain(*outputs.values())
     lost = sum(int((expected.isfinite() & ~actual.isfinite()).sum()) for expected, actual in every)
+    if lost_inside and not lost:  # no layer need be far off
+        raise _not_finite(f"{lost_inside} values within the program", quantized, samples)
     if not lost and (found is None or least_sqnr_db is None or found >= least_sqnr_db):
         return None
     layers = {layer.node: layer for layer in compare_layers(exported, quantized, split, range(len(samples)))}
@@ -82,7 +92,12 @@ def quantization_loss(
         for layer in layers.values()
     ]
     if lost:
-        raise _not_finite(lost, len(samples), [layer for layer in lossy if layer.sqnr_db == -IDENTICAL_DB])
+        raise _not_finite(
+            f"{lost} values of the outputs",
+            quantized,
+            samples,
+            [layer for layer in lossy if layer.sqnr_db == -IDENTICAL_DB],
+        )
     assert least_sqnr_db is not None, "else nothing is far off"
     assert found is not None, "else nothing is far off"
     lossy += [
@@ -105,14 +120,48 @@ def quantization_loss(
     )
 
 
-def _not_finite(count: int, num_samples: int, layers: Sequence[LossyLayer]) -> LowerdeckError:
-    first = next((layer for layer in layers if layer.inputs_sqnr_db > -IDENTICAL_DB), None)
-    place = f"\nIt begins at {first}" if first else ", or choose another quantization"
+def _not_finite(
+    what: str,
+    quantized: ExportedProgram,
+    samples: Sequence[tuple[torch.Tensor, ...]],
+    layers: Sequence[LossyLayer] = (),
+) -> LowerdeckError:
+    begins = next((str(layer) for layer in layers if layer.inputs_sqnr_db > -IDENTICAL_DB), "")
+    if not begins and (first := _first_not_finite(quantized, samples)) is not None:
+        way_out = _kept_in_float(module_path(first), source_line(first.meta.get("stack_trace")))
+        begins = f"{described_node(first)}; try {way_out}"
+    place = f"\nIt begins at {begins}" if begins else ", or choose another quantization"
     return LowerdeckError(
-        f"quantization makes {count} values of the outputs NaN or infinite that the float program has as numbers "
-        f"({num_samples} calibration samples), as where a sum leaves the range of float16, or a divisor becomes 0: "
+        f"quantization makes {what} NaN or infinite that the float program has as numbers "
+        f"({len(samples)} calibration samples), as where a sum leaves the range of float16, or a divisor becomes 0: "
         f"keep the layer in float, or bound its values{place}"
     )
+
+
+def _first_not_finite(quantized: ExportedProgram, samples: Sequence[tuple[torch.Tensor, ...]]) -> torch.fx.Node | None:
+    """The first operator that may make NaN or an infinity of numbers, and does so for one of the samples."""
+    suspected: list[torch.fx.Node] = [node for node in quantized.graph.nodes if packet_of(node) in _LEAVING_NUMBERS]
+    execute = NodeValues(quantized, {each.name for node in suspected for each in (node, *node.all_input_nodes)})
+    for inputs in samples:
+        finite = {name for name, value in execute(inputs).items() if bool(value.isfinite().all())}
+        for node in suspected:
+            if node.name not in finite and finite.issuperset(source.name for source in node.all_input_nodes):
+                return node
+    return None
+
+
+def _may_leave_numbers(quantized: ExportedProgram) -> set[str]:
+    """What is quantized of results that may be NaN or infinite although what they are computed of is not."""
+    found, unsafe = set[str](), set[torch.fx.Node]()
+    for node in quantized.graph.nodes:
+        if node.op != "call_function":
+            continue
+        is_behind = not unsafe.isdisjoint(node.all_input_nodes)
+        if operator_name(node).startswith(STATIC_QUANTIZE):
+            found |= {node.all_input_nodes[0].name} if is_behind else set()
+        elif is_behind or packet_of(node) in _LEAVING_NUMBERS:
+            unsafe.add(node)
+    return found
 
 
 def _outputs(
@@ -120,23 +169,29 @@ def _outputs(
     quantized: ExportedProgram,
     samples: Sequence[tuple[torch.Tensor, ...]],
     specs: Sequence[OutputSpec],
-) -> dict[int, list[_Outputs]]:
-    """Those of quantities by place: the expected and actual ones of every sample, without what masks leave out."""
+) -> tuple[dict[int, list[_Outputs]], int]:
+    """Those of quantities by place: the expected and actual ones of every sample, without what masks leave out.
+
+    And how many values the quantized program has to quantize that are NaN or infinite.
+    """
     names = [tuple(map(str, program.graph_signature.user_outputs)) for program in (exported, quantized)]
     returned = (node for node in output_nodes(exported) if isinstance(node, torch.fx.Node))
     rounded = {node.name for node in returned if is_rounded_quantity(node)}
-    execute = [NodeValues(program, set(outputs)) for program, outputs in zip((exported, quantized), names, strict=True)]
+    inside = _may_leave_numbers(quantized)
+    execute = [NodeValues(exported, set(names[0])), NodeValues(quantized, inside.union(names[1]))]
     pairs = list(zip(*names, specs, strict=True))
     outputs: dict[int, list[_Outputs]] = {}
+    lost_inside = 0
     for inputs in samples:
         expected, actual = (values(inputs) for values in execute)
+        lost_inside += sum(int((~actual[name].isfinite()).sum()) for name in inside)
         for at, (name, other, spec) in enumerate(pairs):
             if name in expected and (expected[name].is_floating_point() or name in rounded):
                 wanted, given = expected[name].double(), actual[other].double()
                 masked = masked_in_both(given, wanted, spec.masked_numbers)
                 kept = wanted.where(~masked, 0.0), given.where(~masked, 0.0)
                 outputs.setdefault(at, []).append(kept)
-    return outputs
+    return outputs, lost_inside
 
 
 def _beside_others(

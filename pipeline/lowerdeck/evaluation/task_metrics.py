@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from lowerdeck.contracts.tasks import TaskMetric
 from lowerdeck.evaluation import fidelity
+from lowerdeck.evaluation.defects import NOT_FINITE
 from lowerdeck.evaluation.intervals import HIGH, LOW, paired_difference, share_with_interval
 from lowerdeck.evaluation.metric_names import DESCRIPTIONS, DROPS, INFINITE, MASKED_SHARE, PRIMARY
 from lowerdeck.evaluation.records import ChosenTask, EvaluationRecords
@@ -65,7 +66,7 @@ def measure(chosen: ChosenTask, records: EvaluationRecords, missing: str, class_
         metrics[name] = value if math.isfinite(value) else NOT_DEFINED if math.isnan(value) else INFINITE
         metrics |= {name + LOW: ends[0], name + HIGH: ends[1]} if ends else {}
     details = _details(chosen, records, metric_names(class_names))
-    metrics |= closed | _agreement(chosen, records) | details | _constants(records)
+    metrics |= closed | _agreement(chosen, records) | details | _constants(records) | _not_finite(records)
     executed = set(records.programs)
     for metric in described:
         for program in ("float", "quantized", "delegated"):
@@ -239,6 +240,16 @@ def _details(chosen: ChosenTask, records: EvaluationRecords, names: Sequence[str
             if math.isfinite(value):
                 found[f"{path}{dot}{program}_{last}"] = float(_without_last_bits(value))
     return found
+
+
+def _not_finite(records: EvaluationRecords) -> dict[str, str]:
+    """Which outputs of which program are NaN or infinite where the float program's are numbers; empty if none are."""
+    found = []
+    for program in records.fidelity.keys() & {"quantized", "delegated"}:
+        for name, sums in records.fidelity[program].items():
+            if num_lost := int((sums["lost"] > 0).sum()):
+                found.append(f"{name} of the {program} program for {num_lost} of {records.num_samples} samples")
+    return {NOT_FINITE: "; ".join(sorted(found))} if found else {}
 
 
 def _constants(records: EvaluationRecords) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from lowerdeck.artifacts.plans import parse_plan
 from lowerdeck.config.schema import Config, TrackingConfig
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.plan import DelegationPlan
+from lowerdeck.evaluation.defects import defects
 from lowerdeck.evaluation.gates import exact
 from lowerdeck.notebook.modules import absolute, in_workspace
 from lowerdeck.report import summary
@@ -100,7 +101,8 @@ class Build:
     def _rows(self) -> list[tuple[str, str]]:
         rows = [("build", self.name), ("run", self.run_id)]
         quality = [f"{program}_{summary.primary_metric(self.metrics)}" for program in summary.PROGRAMS]
-        return rows + [(name, _shown(self.metrics[name])) for name in (*quality, *_SHOWN) if name in self.metrics]
+        rows += [(name, _shown(self.metrics[name])) for name in (*quality, *_SHOWN) if name in self.metrics]
+        return rows + [("do not ship", f"it {defect}") for defect in defects(self.metrics)]
 
     def explanation(self) -> Page:
         """The plan as a page: its graph, and why nodes are not delegated."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torchao.quantization.pt2e import FakeQuantizeBase, ObserverBase
+from torchao.quantization.pt2e import FakeQuantizeBase, FixedQParamsObserver, ObserverBase
 
 if TYPE_CHECKING:
     from torch.fx import GraphModule, Node
@@ -34,6 +34,8 @@ _SUMS = (*_SHAPES, _aten.mean.dim, _aten.sqrt.default, _aten.sum.dim_IntList)
 _MAX_STEPS = 12
 """Most nodes, observers among them, between a number that keeps away from zero and the division."""
 _IsObserver = Callable[["Node"], bool]
+_Seen = tuple["Node", "Node | None"]
+"""An observer, and who of its readers is to read what it observes; None for all of them."""
 
 
 def keep_divisors_in_float(calibrated: GraphModule) -> None:
@@ -53,21 +55,21 @@ def keep_divisors_in_float(calibrated: GraphModule) -> None:
         return step > min(smallest, lowest) >= 0
 
     for node in calibrated.graph.find_nodes(op="call_function", target=_aten.div.Tensor):
-        smallest, above, beneath = _above(node.args[1], is_observed, calibrated)
-        if any(is_wide(observer, smallest) for observer in above):
-            remove(above, calibrated)
-        remove(_cut(beneath, smallest, is_observed, calibrated), calibrated)
+        smallest, above, beneath = _above(node, node.args[1], is_observed, calibrated)
+        if smallest == math.inf or any(is_wide(observer, smallest) for observer, _ in above):
+            _lay_open(above, calibrated)
+        _lay_open(_cut(beneath, smallest, is_observed, calibrated), calibrated)
     for operator in _RECIPROCALS:
         for node in calibrated.graph.find_nodes(op="call_function", target=operator):
             if is_constant(node):  # `x / 255`, whose smallest value is 0 because that of x is
                 continue
-            behind = list(_behind(node, is_observed))
-            smallest, above, beneath = _above(node.args[0], is_observed, calibrated)
+            behind: list[_Seen] = [(observer, None) for observer in _behind(node, is_observed)]
+            smallest, above, beneath = _above(node, node.args[0], is_observed, calibrated)
             # Nothing behind is quantized where it is an output, on XNNPACK, or read by what is not quantized.
-            is_small = not behind and any(is_wide(observer, smallest) for observer in above)
-            if is_small or any(map(is_wide, behind)):
-                remove([*behind, *above], calibrated)
-            remove(_cut(beneath, smallest, is_observed, calibrated), calibrated)
+            is_small = not behind and (smallest == math.inf or any(is_wide(each, smallest) for each, _ in above))
+            if is_small or any(is_wide(observer) for observer, _ in behind):
+                _lay_open([*behind, *above], calibrated)
+            _lay_open(_cut(beneath, smallest, is_observed, calibrated), calibrated)
 
 
 def is_observer(node: Node, modules: Mapping[str, torch.nn.Module]) -> bool:
@@ -87,22 +89,39 @@ def lowest_and_step(module: torch.nn.Module) -> tuple[float, float]:
     return float(lowest), float(highest) / (recorded.quant_max - recorded.quant_min)
 
 
-def _above(divisor: Any, is_observer: _IsObserver, module: GraphModule) -> tuple[float, list[Node], list[Node]]:
-    """What keeps `divisor` away from zero, the observers from there to it and those beneath; none without it."""
-    smallest, found, passed, node = math.inf, list[torch.fx.Node](), list[torch.fx.Node](), divisor
+def _above(
+    reader: Node, divisor: Any, is_observer: _IsObserver, module: GraphModule
+) -> tuple[float, list[_Seen], list[_Seen]]:
+    """What keeps the divisor of `reader` away from zero, the observers from there to it and those beneath.
+
+    Without such a number only those from where it is computed whose smallest values are less than a step, such as those
+    of a sigmoid. Observers that others read, too, go on rounding what these read.
+    """
+    smallest, found, passed, node = math.inf, list[_Seen](), list[_Seen](), divisor
     for _ in range(_MAX_STEPS):
-        if not isinstance(node, torch.fx.Node) or len(node.users) != 1:
+        if not isinstance(node, torch.fx.Node):
             break
         if is_observer(node):
-            passed.append(node)
+            passed.append((node, reader))
         elif (number := number_beside(node, module)) is not None:
             smallest = min(smallest, number)
             sources = with_sources(node.args[1]) if isinstance(node.args[1], torch.fx.Node) else []
-            found, passed = [*found, *passed, *filter(is_observer, sources)], []
+            found, passed = [*found, *passed, *((each, None) for each in sources if is_observer(each))], []
         elif node.target not in _BEHIND and not _is_power(node):
             break
-        node = node.args[0]
-    return smallest, found, passed if smallest < math.inf else []
+        reader, node = node, node.args[0]
+    if smallest < math.inf:
+        return smallest, found, passed
+    return smallest, [seen for seen in passed if _is_nearly_zero(module.get_submodule(str(seen[0].target)))], []
+
+
+def _is_nearly_zero(module: torch.nn.Module) -> bool:
+    """Whether positive values that an observer recorded, or those of a fixed range, may be less than a step."""
+    recorded: Any = getattr(module, "activation_post_process", module)
+    if isinstance(recorded, FixedQParamsObserver):
+        return bool(recorded.zero_point == recorded.quant_min)
+    lowest, step = lowest_and_step(module)
+    return step > lowest > 0
 
 
 def number_beside(node: Node, module: GraphModule) -> float | None:
@@ -116,13 +135,13 @@ def number_beside(node: Node, module: GraphModule) -> float | None:
     return None if any(source.op == "placeholder" for source in sources) else _value(sources, module)
 
 
-def _cut(beneath: list[Node], smallest: float, is_observer: _IsObserver, module: GraphModule) -> list[Node]:
+def _cut(beneath: list[_Seen], smallest: float, is_observer: _IsObserver, module: GraphModule) -> list[_Seen]:
     """Observers whose smallest recorded value would be rounded to zero, and `smallest` as well."""
-    found = list[torch.fx.Node]()
-    for observer in beneath:
+    found = list[_Seen]()
+    for observer, reader in beneath:
         lowest, step = lowest_and_step(module.get_submodule(str(observer.target)))
         if lowest >= 0 and step / 2 > max(smallest, lowest):
-            found += [observer, *_within(observer, is_observer)]
+            found += [(observer, reader), *((each, None) for each in _within(observer, is_observer))]
     return found
 
 
@@ -183,6 +202,17 @@ def with_sources(node: Node) -> list[Node]:
             found[each] = None
             pending += each.all_input_nodes
     return list(found)
+
+
+def _lay_open(seen: Iterable[_Seen], module: GraphModule) -> None:
+    """Let the readers read what is observed; observers that nobody else reads are removed."""
+    alone = list[torch.fx.Node]()
+    for observer, reader in dict.fromkeys(seen):
+        if reader is None or set(observer.users) == {reader}:
+            alone.append(observer)
+        else:
+            reader.replace_input_with(observer, observer.all_input_nodes[0])
+    remove(alone, module)
 
 
 def remove(observers: Iterable[Node], module: GraphModule) -> None:
