@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from lowerdeck.contracts.errors import LowerdeckError
-from lowerdeck.sweeps import engine
+from lowerdeck.sweeps import building, engine
 from tests.marks import quick_first
 from tests.project import Project, tail
 
@@ -139,6 +139,16 @@ def test_a_point_whose_stage_leaves_no_output_is_a_failed_point(make_project: Ca
     end = done.output[done.output.rindex("2 failed") :]
     assert "export ended without an error and without build/export/program.pt2" in end
     assert "log: sweeps/" in end
+
+
+def test_the_log_of_a_traceback_is_named_from_where_the_sweep_was_started(tmp_path: Path) -> None:
+    """It was named as the stage sees it, which runs in the workspace of its point: build/logs of the project."""
+    log = tmp_path / "partition.log"
+    log.write_text(
+        "partition: executorch raised IndexError: 2\nThe traceback is in build/logs/partition.log. Way out: no\n"
+    )
+    found = building._reason("partition", log, 1, Path("sweeps/1f/work/2a/point_000"))
+    assert "The traceback is in sweeps/1f/work/2a/point_000/build/logs/partition.log. Way out: no" in found
 
 
 def test_every_stage_runs_once_for_all_points_that_agree_in_it(first: Swept) -> None:
@@ -276,7 +286,7 @@ def test_data_without_end_is_refused_before_it_is_read(tmp_path: Path) -> None:
 OUTSIDE = """
 import sys
 from pathlib import Path
-from lowerdeck.sweeps import engine, point
+from lowerdeck.sweeps import building, engine, point
 
 table, *contents = sys.argv[1:]
 for content in contents:
@@ -288,7 +298,7 @@ for content in contents:
 
 
 UPGRADED = """
-from lowerdeck.sweeps import engine
+from lowerdeck.sweeps import building, engine
 
 print(engine.prepare(engine.Path.cwd(), ["quantization=int8"], None).sweep.id)
 """
@@ -341,14 +351,14 @@ def test_a_sweep_with_another_release_of_an_installed_model_is_another_one(
     assert found[0] == found[1] != found[2]
 
 
-RESUME = "from lowerdeck.sweeps import engine; engine.resume(engine.Path.cwd(), '', ['+hydra.launcher.x=1'])"
+RESUME = "from lowerdeck.sweeps import building, engine; engine.resume(engine.Path.cwd(), '', ['+hydra.launcher.x=1'])"
 
 
 def test_a_sweep_goes_on_in_a_project_that_was_moved(make_project: Callable[[str], Project], tmp_path: Path) -> None:
     """Its results went to a new folder at the old place. Hydra's own settings with a `+` counted as the sweep's."""
     before = make_project("moved")
     prepare = "engine.prepare(engine.Path.cwd(), ['target=xnnpack_cpu'], None)"
-    prepared = before.run(sys.executable, "-c", f"from lowerdeck.sweeps import engine; {prepare}")
+    prepared = before.run(sys.executable, "-c", f"from lowerdeck.sweeps import building, engine; {prepare}")
     assert prepared.returncode == 0, tail(prepared.stderr)
     after = Project(before.root.rename(tmp_path / "elsewhere"), before.environment)
     shutil.rmtree(after.root / "sweeps" / "store")

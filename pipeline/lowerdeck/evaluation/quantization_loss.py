@@ -67,8 +67,8 @@ def quantization_loss(
         floats that the model rounds to integers.
 
     Raises:
-        LowerdeckError: an output is NaN or infinite where that of the float program is not, or what is quantized is,
-            which calibration has seen as numbers; the message has the layer.
+        LowerdeckError: an output is NaN or infinite where that of the float program is not, or NaN is quantized, where
+            calibration has seen numbers; the message has the layer.
     """
     specs = output_specs(exported, quantized)
     outputs, lost_inside = _outputs(exported, quantized, samples, specs)
@@ -82,7 +82,7 @@ def quantization_loss(
     every = itertools.chain(*outputs.values())
     lost = sum(int((expected.isfinite() & ~actual.isfinite()).sum()) for expected, actual in every)
     if lost_inside and not lost:  # no layer need be far off
-        raise _not_finite(f"{lost_inside} values within the program", quantized, samples)
+        raise _not_finite(f"{lost_inside} values within the program NaN", quantized, samples)
     if not lost and (found is None or least_sqnr_db is None or found >= least_sqnr_db):
         return None
     layers = {layer.node: layer for layer in compare_layers(exported, quantized, split, range(len(samples)))}
@@ -93,7 +93,7 @@ def quantization_loss(
     ]
     if lost:
         raise _not_finite(
-            f"{lost} values of the outputs",
+            f"{lost} values of the outputs NaN or infinite",
             quantized,
             samples,
             [layer for layer in lossy if layer.sqnr_db == -IDENTICAL_DB],
@@ -132,7 +132,7 @@ def _not_finite(
         begins = f"{described_node(first)}; try {way_out}"
     place = f"\nIt begins at {begins}" if begins else ", or choose another quantization"
     return LowerdeckError(
-        f"quantization makes {what} NaN or infinite that the float program has as numbers "
+        f"quantization makes {what} that the float program has as numbers "
         f"({len(samples)} calibration samples), as where a sum leaves the range of float16, or a divisor becomes 0: "
         f"keep the layer in float, or bound its values{place}"
     )
@@ -151,7 +151,10 @@ def _first_not_finite(quantized: ExportedProgram, samples: Sequence[tuple[torch.
 
 
 def _may_leave_numbers(quantized: ExportedProgram) -> set[str]:
-    """What is quantized of results that may be NaN or infinite although what they are computed of is not."""
+    """What is quantized of results that may be NaN although what they are computed of is not.
+
+    An infinity becomes the largest integer everywhere, as a reciprocal that a calibrated range clips.
+    """
     found, unsafe = set[str](), set[torch.fx.Node]()
     for node in quantized.graph.nodes:
         if node.op != "call_function":
@@ -172,7 +175,7 @@ def _outputs(
 ) -> tuple[dict[int, list[_Outputs]], int]:
     """Those of quantities by place: the expected and actual ones of every sample, without what masks leave out.
 
-    And how many values the quantized program has to quantize that are NaN or infinite.
+    And how many values the quantized program has to quantize that are NaN.
     """
     names = [tuple(map(str, program.graph_signature.user_outputs)) for program in (exported, quantized)]
     returned = (node for node in output_nodes(exported) if isinstance(node, torch.fx.Node))
@@ -184,7 +187,7 @@ def _outputs(
     lost_inside = 0
     for inputs in samples:
         expected, actual = (values(inputs) for values in execute)
-        lost_inside += sum(int((~actual[name].isfinite()).sum()) for name in inside)
+        lost_inside += sum(int(actual[name].isnan().sum()) for name in inside)
         for at, (name, other, spec) in enumerate(pairs):
             if name in expected and (expected[name].is_floating_point() or name in rounded):
                 wanted, given = expected[name].double(), actual[other].double()

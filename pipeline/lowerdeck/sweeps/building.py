@@ -19,6 +19,7 @@ from lowerdeck.config.flavor import check_installed
 from lowerdeck.config.load import config_of
 from lowerdeck.config.yaml_text import plain_values
 from lowerdeck.contracts.errors import ConfigurationError
+from lowerdeck.execution.failures import LOGS
 from lowerdeck.fingerprints.closures import stage_code, unwatched_by
 from lowerdeck.fingerprints.data import names_list
 from lowerdeck.fingerprints.digests import digest
@@ -297,7 +298,7 @@ class PointBuild:
             code = warm.run(stage.module, self._workspace, folder.project, log, warm_process)
         seconds = round(time.perf_counter() - started, 3)
         folder.log_event("stage ends", **about, exit_code=code, seconds=seconds)
-        reason = _reason(stage.name, log, code) if code else ""
+        reason = _reason(stage.name, log, code, self._workspace) if code else ""
         if not code and self._shared.data_digest(refresh=True) != data:
             reason = f"{stage.name}: files in {snapshot.DATA}/ were changed while it ran; start the sweep again"
         if not reason and (missing := [path for path in stage.outputs if not (self._workspace / path).exists()]):
@@ -358,8 +359,8 @@ def _read_metrics(folder: Path) -> dict[str, Any]:
     return {name: value for name, value in metrics.items() if isinstance(value, (int, float, str))}
 
 
-def _reason(stage: str, log: Path, code: int) -> str:
-    """Why a stage failed, from the end of its log."""
+def _reason(stage: str, log: Path, code: int, workspace: Path) -> str:
+    """Why a stage failed, from the end of its log; files that it names are in the point's workspace."""
     if code < 0:
         import signal
 
@@ -367,7 +368,8 @@ def _reason(stage: str, log: Path, code: int) -> str:
     lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     message = next((index for index, line in enumerate(lines) if line.startswith(f"{stage}: ")), None)
     shown = lines[message:] if message is not None else lines[-1:]
-    return "\n".join(shown[-_SHOWN_LINES:]) or f"{stage} ended with exit code {code}"
+    reason = "\n".join(shown[-_SHOWN_LINES:]) or f"{stage} ended with exit code {code}"
+    return reason.replace(f" in {LOGS}/", f" in {workspace / LOGS}/")
 
 
 def _yaml(params: Mapping[str, Any]) -> str:
