@@ -763,7 +763,7 @@ def test_operators_that_are_wrong_only_together_are_separated(
         found, _ = conforming(exported, backend, samples)
     (kept_off,) = (node for node in found.plan.nodes if node.reason)
     assert kept_off.operator == "aten._softmax.default"
-    assert "together with 1 operators around it: aten__softmax_default is off by up to" in str(kept_off.reason)
+    assert "together with 1 operator around it: aten__softmax_default is off by up to" in str(kept_off.reason)
     expected = exported.module(check_guards=False)(*samples[0])
     (actual,) = open_made_program(found.converted.program, {})(*samples[0])
     assert torch.allclose(actual, expected, atol=1e-5)

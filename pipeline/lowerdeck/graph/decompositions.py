@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from torch.fx import Node
 
 _aten = torch.ops.aten
+_RELU6: dict[Any, Any] = {
+    _aten.relu6.default: _aten.hardtanh.default,
+    _aten.relu6_.default: _aten.hardtanh_.default,
+}
 _Tensor = torch.Tensor
 
 
@@ -55,13 +59,16 @@ def fill_by_masks(program: ExportedProgram) -> None:
 
 
 def bounds_as_floats(program: ExportedProgram) -> None:
-    """Write out the bounds of hardtanh as floats, in an ATen program.
+    """Write out the bounds of hardtanh as floats, and relu6 as a hardtanh, in an ATen program.
 
     PyTorch leaves out arguments that are the schema's defaults, which are integers here: `hardtanh(x, 0, 1)` becomes
-    `hardtanh(x, 0)`, and passes of Arm's and ExecuTorch's Cortex-M backends read what is missing.
+    `hardtanh(x, 0)`, and passes of Arm's and ExecuTorch's Cortex-M backends read what is missing. Their quantizers have
+    no pattern for relu6.
     """
     for node in program.graph.nodes:
-        if node.target in (_aten.hardtanh.default, _aten.hardtanh_.default):
+        if node.target in _RELU6:
+            node.target, node.args, node.kwargs = _RELU6[node.target], (*arguments_of(node).values(), 0.0, 6.0), {}
+        elif node.target in _RELU6.values():
             x, *bounds = arguments_of(node).values()
             node.args, node.kwargs = (x, *map(float, bounds)), {}
 

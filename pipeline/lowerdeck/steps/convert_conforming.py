@@ -525,7 +525,8 @@ def _cheapest(units: Sequence[Unit], plan: DelegationPlan) -> list[str]:
 
 
 def _together(units: Sequence[Unit]) -> str:
-    return "" if len(units) == 1 else f" together with {len(units) - 1} operators around it"
+    others = len(units) - 1
+    return f" together with {others} operator{'s' if others > 1 else ''} around it" if others else ""
 
 
 def _on_cpu(reasons: dict[str, Reason], plan: DelegationPlan, report: Callable[[str], None]) -> dict[str, Reason]:
