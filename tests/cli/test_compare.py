@@ -464,12 +464,28 @@ def test_a_program_that_its_manifest_does_not_describe_is_refused(
     assert " in build/convert/manifest.json" in error
 
 
+def test_edited_metrics_are_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An accuracy of 0.999 that somebody had typed was compared, recommended and put into the ledger."""
+    monkeypatch.chdir(tmp_path)
+    write_build()
+    stored = json.loads(paths.METRICS.read_text())
+    write_json(paths.METRICS, stored | {"delegated_accuracy": 0.999})
+    for command in (["compare", "workspace", "--no-log"], ["report"], ["ledger", "update"], ["quantization"]):
+        assert main(command) == 1
+        assert "metrics.json is not what evaluate wrote beside build/evaluate/draws" in capsys.readouterr().err
+    write_json(paths.METRICS, stored)
+    assert main(["report"]) == 0
+
+
 def test_the_program_in_build_is_known_by_its_sha256(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_build()
     stored = json.loads(paths.METRICS.read_text())
+    paths.DRAWS.unlink()  # which knows the metrics that were written beside it
     write_json(paths.METRICS, stored | {"program_sha256": json.loads(paths.MANIFEST.read_text())["program"]["sha256"]})
     for command in (["compare", "workspace", "--no-log"], ["report"], ["quantization"]):
         assert main(command) == 0, capsys.readouterr().err

@@ -429,7 +429,7 @@ class TestRun:
         who = ["git", "-c", "user.name=x", "-c", "user.email=x@x"]
         subprocess.run([*who, "add", "-A", ".."], check=True)
         subprocess.run([*who, "commit", "-qm", "x"], check=True)
-        write_text(paths.METRICS, paths.METRICS.read_text() + " ")
+        write_text(paths.MANIFEST, paths.MANIFEST.read_text() + " ")
         track(config)
         (file,) = Path("mlflow").rglob("details.json")
         assert json.loads(file.read_text())["texts"]["git.dirty"] == "false"

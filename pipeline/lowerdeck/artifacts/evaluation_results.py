@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lowerdeck.artifacts import paths
-from lowerdeck.artifacts.files import read_table, together, write_bytes, write_json, write_table
+from lowerdeck.artifacts.files import (
+    json_text,
+    read_table,
+    sha256,
+    together,
+    write_bytes,
+    write_json,
+    write_table,
+    write_text,
+)
 from lowerdeck.artifacts.task_pictures import write_pictures
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.evaluation.defects import defects
@@ -19,6 +29,9 @@ from lowerdeck.evaluation.metric_names import class_labels, wholly_masked
 
 if TYPE_CHECKING:
     from lowerdeck.evaluation.task_metrics import Measured
+
+_DIGEST = "metrics_sha256"
+"""Key of the SHA-256 of metrics.json in the header of draws.safetensors."""
 
 
 def write_evaluation(
@@ -37,20 +50,44 @@ def write_evaluation(
     from safetensors.numpy import save
 
     stored = {name: np.ascontiguousarray(values, dtype=np.float32) for name, values in measured.draws.items()}
+    text = json_text(metrics)
     pairs = list(measured.confusion.values())[-1].tolist() if measured.confusion else []
     named = class_labels(measured.class_names)
     answers = [(named(actual), named(guess)) for actual, guess in pairs]
     with together():
-        write_bytes(paths.DRAWS, save(stored))
+        write_bytes(paths.DRAWS, save(stored, {_DIGEST: hashlib.sha256(text.encode()).hexdigest()}))
         write_table(paths.CONFUSION, ("actual", "predicted"), answers)
         _write_classes(measured.confusion, named)
         write_pictures(measured.pictures, worst)
         write_json(paths.EVALUATION_SAMPLES, list(digests))
-        write_json(paths.METRICS, metrics)  # last: pages and commands take its time for that of the evaluation
+        write_text(paths.METRICS, text)  # last: pages and commands take its time for that of the evaluation
     for defect in defects(metrics):
         print(f"evaluate: the build {defect}", file=sys.stderr)
     for output in wholly_masked(metrics):
         print(f"evaluate: masks leave nothing of {output} in any sample: its metrics are not defined", file=sys.stderr)
+
+
+def check_metrics() -> None:
+    """Check that the metrics in build/ are those that evaluate wrote: a table would show whatever was made of them.
+
+    Raises:
+        LowerdeckError: they were changed, or are of another build than the draws beside them.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    if not (paths.METRICS.is_file() and paths.DRAWS.is_file()):
+        return
+    try:
+        with safe_open(paths.DRAWS, "numpy") as draws:
+            recorded = (draws.metadata() or {}).get(_DIGEST)  # of earlier versions: none
+    except SafetensorError:  # `read_draws` says so, where draws are needed
+        return
+    if recorded is not None and recorded != sha256(paths.METRICS):
+        raise LowerdeckError(
+            f"{paths.BUILD} contains parts of different builds, or was edited: {paths.METRICS} is not what evaluate "
+            f"wrote beside {paths.DRAWS}. After `git checkout`, `dvc checkout` restores the rest of that commit's "
+            "build; otherwise `dvc repro` makes it again"
+        )
 
 
 def read_draws(content: bytes) -> dict[str, Any]:

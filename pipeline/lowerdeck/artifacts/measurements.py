@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lowerdeck.artifacts import paths
+from lowerdeck.artifacts.evaluation_results import check_metrics
 from lowerdeck.artifacts.files import damaged, read_json, write_json
 from lowerdeck.contracts.devices import DeviceMetric, Provenance
 from lowerdeck.evaluation.gates import percent
@@ -100,8 +101,9 @@ def read_all_metrics() -> dict[str, Any]:
     """The metrics of evaluate, and the metrics of the device where one was configured.
 
     Raises:
-        LowerdeckError: evaluate has not run, or a file is damaged.
+        LowerdeckError: evaluate has not run, or a file is damaged or not as it was written.
     """
+    check_metrics()
     metrics = _read_metrics(paths.METRICS)
     metrics.update(_read_metrics(paths.DEVICE_METRICS) if paths.DEVICE_METRICS.is_file() else {})
     return metrics
