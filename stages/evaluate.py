@@ -2,6 +2,7 @@
 
 from lowerdeck.execution.arithmetic import fix_arithmetic
 from lowerdeck.execution.chosen import class_names, dataset, engine, gates, metrics, task
+from lowerdeck.execution.quantization_warning import warn_of_evaluation
 from lowerdeck.execution.stage_entry import run_stage
 
 
@@ -20,6 +21,7 @@ def main() -> None:
     built = plans.read_plan(), files.read_json(paths.MANIFEST), baseline.read_layers(paths.LAYERS)
     values = step.summarize(measured.metrics, *built, found.failure, *firmware_status.read_firmware())
     evaluation_results.write_evaluation(values, measured, list(map(data.evaluation.digest, samples)), worst.pictures())
+    warn_of_evaluation(values)
     gates.check_chosen_gates(values)  # last, so that metrics that miss a gate are written too
 
 

@@ -1,6 +1,7 @@
 """`lowerdeck run`: a small program that is really lowered, as a process and as a function."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -291,6 +292,30 @@ class Picky(Doubling):
         if bool((arguments[0] < 0).any()):
             raise RuntimeError("negative")
         super().__call__(arguments)
+
+
+@pytest.mark.parametrize("suffix", ["npy", "bin", "npz"])
+def test_values_that_are_no_numbers_are_told(
+    suffix: str, two_inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A quantized program makes plausible logits of an image of NaN."""
+    bad, good = np.full((1, 3), np.nan, np.float32), np.ones((1, 3), np.float32)
+    for name, values in (("bad", bad), ("good", good)):
+        np.save(tmp_path / f"{name}.npy", values)
+        values.tofile(tmp_path / f"{name}.bin")
+    np.savez(tmp_path / "both.npz", input_0=bad, input_1=good)
+    files = [tmp_path / "both.npz"] if suffix == "npz" else [tmp_path / f"{name}.{suffix}" for name in ("bad", "good")]
+    run_program(two_inputs, files)
+    assert f"3 of 3 values of input 0 ({files[0]}) are NaN or infinite" in capsys.readouterr().err
+    run_program(two_inputs, [tmp_path / "good.npy"] * 2)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("given", [{"mean": [math.inf]}, {"std": [1.0, math.nan, 1.0]}])
+def test_a_normalization_without_numbers_is_refused(given: dict[str, Any], two_inputs: Path, tmp_path: Path) -> None:
+    Image.new("RGB", (8, 8)).save(tmp_path / "x.png")
+    with pytest.raises(LowerdeckError, match=r"--(mean|std) is .*; pass finite numbers"):
+        run_program(two_inputs, [tmp_path / "x.png"], **given)
 
 
 def test_only_the_files_that_fail_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from lowerdeck.execution.failures import LOGS, failure_message, lasting_cause
 KEPT = "What was built before is unchanged"
 
 FULL_MEMORY = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 281474976710656 bytes")
+UNMAPPED = ImportError("libtorch_cpu.so: failed to map segment from shared object")
 NOT_OPENED = ProgramError("the program's memory cannot be set up")
 NOT_OPENED.__cause__ = FULL_MEMORY
 
@@ -56,7 +57,14 @@ def test_so_is_an_unforeseen_error_whose_traceback_is_kept(capsys: pytest.Captur
 
 @pytest.mark.parametrize(
     "error",
-    [LowerdeckError("run convert first"), OSError(errno.ENOSPC, "full"), MemoryError(), FULL_MEMORY, NOT_OPENED],
+    [
+        LowerdeckError("run convert first"),
+        OSError(errno.ENOSPC, "full"),
+        MemoryError(),
+        FULL_MEMORY,
+        UNMAPPED,
+        NOT_OPENED,
+    ],
     ids=str,
 )
 def test_what_may_succeed_another_time_is_no_finding(error: Exception) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,6 +72,9 @@ def read_runs(
         raise LowerdeckError(f"--inputs mixes kinds of files; use one of {_SUFFIXES}")
     if kinds != {"image"} and normalization != Normalization(mean=(0.0,), std=(1.0,)):
         raise LowerdeckError("--mean and --std normalize images alone; arrays are passed to the program unchanged")
+    for name, values in (("mean", normalization.mean), ("std", normalization.std)):
+        if not all(map(math.isfinite, values)):
+            raise LowerdeckError(f"--{name} is {', '.join(map(str, values))}; pass finite numbers")
     takes = [info for info in expected if info.kind != "none"]
     if kinds == {"array"} or not given:
         if len(given) != len(takes):
@@ -132,6 +136,7 @@ def _array(path: Path, info: ValueInfo) -> Any:
     if not content:
         return torch.empty(info.shape, dtype=info.dtype)
     in_memory = torch.frombuffer(bytearray(content), dtype=info.dtype).reshape([info.shape[d] for d in info.dim_order])
+    _warn_if_not_finite(in_memory, info, path)
     return in_memory.permute([info.dim_order.index(dim) for dim in range(len(info.shape))])
 
 
@@ -153,9 +158,20 @@ def _value(array: npt.NDArray[Any], info: ValueInfo, path: Path) -> Any:
     if info.kind in ("bool", "int", "float") and array.ndim == 0:
         return array.item()
     try:
-        return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), order="C"))
+        value = torch.from_numpy(array.astype(array.dtype.newbyteorder("="), order="C"))
     except TypeError as error:
         raise LowerdeckError(f"{path}: PyTorch has no element type for {array.dtype}") from error
+    _warn_if_not_finite(value, info, path)
+    return value
+
+
+def _warn_if_not_finite(value: torch.Tensor, info: ValueInfo, path: Path) -> None:
+    """A quantized program makes some integers of NaN, and its outputs look like any others."""
+    if count := int((~value.isfinite()).sum()):
+        print(
+            f"lowerdeck: warning: {count} of {value.numel()} values of input {info.index} ({path}) are NaN or infinite",
+            file=sys.stderr,
+        )
 
 
 def _image(path: Path, info: ValueInfo, normalization: Normalization) -> torch.Tensor:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-_FULL_MEMORY = re.compile(r"DefaultCPUAllocator|std::bad_alloc|Cannot allocate memory|\bMemoryError\b")
-"""In a RuntimeError of PyTorch, in an OSError, or in what a process wrote before it ended."""
+_FULL_MEMORY = re.compile(
+    r"DefaultCPUAllocator|std::bad_alloc|Cannot allocate memory|\bMemoryError\b|failed to map segment"
+)
+"""In a RuntimeError of PyTorch, in an OSError, in an ImportError where the address space is limited (`ulimit -v`), or
+in what a process wrote before it ended."""
 
 
 class LowerdeckError(Exception):
@@ -63,7 +66,7 @@ def is_full_memory(error: BaseException) -> bool:
         causes.append(cause)
     return any(
         isinstance(each, MemoryError)
-        or (isinstance(each, (RuntimeError, OSError)) and _FULL_MEMORY.search(str(each)) is not None)
+        or (isinstance(each, (RuntimeError, OSError, ImportError)) and _FULL_MEMORY.search(str(each)) is not None)
         for each in causes
     )
 

@@ -1,9 +1,10 @@
-"""What stage quantize says about a program that is far from the float one, or computes other integers."""
+"""What stages say about a quantized program that is far from the float one, or computes other integers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from lowerdeck.execution.resolved_config import section
 
@@ -33,3 +34,21 @@ def compare_with_float(quantized: ExportedProgram, tensors: Sequence[QuantizedTe
     if loss is not None:
         print("quantize: warning: " + "\n  ".join(loss.lines))
     return loss
+
+
+def warn_of_evaluation(metrics: Mapping[str, Any]) -> None:
+    """Print that the quantized program is far from the float one on the evaluation samples, if it is.
+
+    quantize compares them on samples that have chosen the ranges; others may leave these.
+    """
+    from lowerdeck.config.schema import QuantizationConfig
+
+    least, found = section(QuantizationConfig).warn_below_sqnr_db, metrics.get("quantized_sqnr_db")
+    if least is not None and isinstance(found, (int, float)) and found < least:
+        print(
+            f"evaluate: warning: the quantized program is far from the float one: {found:.1f} dB on "
+            f"{metrics['num_samples']} evaluation samples (quantization.warn_below_sqnr_db: {least:g}). If "
+            "quantize did not say so, these samples leave the ranges that calibration saw: calibrate with more of them "
+            "(quantization.num_calibration_samples)",
+            file=sys.stderr,
+        )
