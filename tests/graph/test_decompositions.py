@@ -64,12 +64,6 @@ FUNCTIONS: dict[str, _Function] = {
     "transposed by other names": lambda y, w: y.mT + y.swapaxes(2, 3).moveaxis(1, 0)[0] * w.t() + y[0, 0].T @ w.H,
     "shaped like another": lambda y, w: y.flatten(2).softmax(-1).view_as(y) + w[:1, :1].expand_as(y),
     "reshaped like another": lambda y, w: torch.tanh(y.mT).reshape_as(y.flatten(2)).softmax(-1),
-    "bucketize": lambda y, w: torch.bucketize(y, torch.linspace(-1, 1, 5)) + w[0, 0],
-    "bucketize from the right": lambda y, w: (
-        torch.bucketize((y * 4).round(), torch.arange(-3.0, 3), right=True) * w[0, 0]
-    ),
-    "searchsorted": lambda y, w: torch.searchsorted(w[0].sort().values, y, side="right", out_int32=True) * 0.5,
-    "searchsorted in rows": lambda y, w: torch.searchsorted(y, y.mT, sorter=y.argsort(-1)) + 0.5 * y,
     "cumprod": lambda y, w: torch.cumprod(y, 2) + torch.cumprod(y > 0, -1),
     "round to decimals": lambda y, w: torch.round(y, decimals=1),
     "round to thousands": lambda y, w: torch.round(torch.arange(500, 50000, 1000.0) + 0 * y[0, 0, 0, 0], decimals=-3),

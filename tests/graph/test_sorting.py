@@ -30,6 +30,7 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], Any]] = {
     "bucketize to the right": lambda y: torch.bucketize(y.round(), BOUNDARIES, right=True, out_int32=True),
     "sort of booleans": lambda y: torch.sort(y > 0, descending=True)[0],
     "msort of booleans": lambda y: torch.msort(y[0] > 0),
+    "searchsorted in rows": lambda y: torch.searchsorted(y, y.flip(1), sorter=y.argsort(-1)),
     "searchsorted": lambda y: torch.searchsorted(BOUNDARIES, y.round(), side="right"),
 }
 
@@ -65,7 +66,7 @@ def test_a_stable_order_stays() -> None:
 
 CASES = [
     (target, name)
-    for name in ("sort", "sort of booleans", "median of a dimension", "bucketize", "argsort")
+    for name in ("sort", "sort of booleans", "median of a dimension", "bucketize", "searchsorted in rows", "argsort")
     for target in ("ethos_u85_256", "xnnpack_cpu", "neutron_imxrt700", "cortex_m55", "ethos_u55_128")
 ]
 

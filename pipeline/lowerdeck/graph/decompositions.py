@@ -34,14 +34,14 @@ def decompose_rare_operators(program: ExportedProgram) -> None:
             continue
         if node.target == _aten.take_along_dim.default and (len(node.args) < 3 or node.args[2] is None):
             continue  # its elements in a row, which a view of channels-last memory is not
-        if node.target in _DEFINITIONS and (node.target not in _GROWING or _is_short(node)):
+        if node.target in _DEFINITIONS:
             replace_by(node, _DEFINITIONS[node.target])
         elif node.target == _aten.cosine_similarity.default and _is_broadcast(node):
             replace_by(node, _cosine_similarity)
         elif node.target == _aten.addmm.default and not _is_layer(node, constant):
             replace_by(node, _addmm)
-        elif node.target == _aten.avg_pool3d.default and _pools_channels(*node.args, **node.kwargs):
-            replace_by(node, _pool_of_channels)
+        elif node.target in _WHERE and _WHERE[node.target][0](*node.args, **node.kwargs):
+            replace_by(node, _WHERE[node.target][1])
         elif node.target == _aten.batch_norm.default and node.args[3] is None:
             replace_by(node, _batch_norm)
         elif node.target == _aten.layer_norm.default and node.meta["val"].dtype == torch.float16:
@@ -242,42 +242,17 @@ def _layer_norm(
     return result if bias is None else result + bias
 
 
-def _bucketize(x: _Tensor, boundaries: _Tensor, *, out_int32: bool = False, right: bool = False) -> _Tensor:
-    """The number of boundaries beneath each element of `x`."""
-    x = x[..., None]
-    beneath = boundaries <= x if right else boundaries < x
-    return beneath.to(torch.int32 if out_int32 else torch.int64).sum(-1, dtype=torch.int32 if out_int32 else None)
-
-
-def _searchsorted(
-    sequence: _Tensor,
-    x: _Tensor,
-    *,
-    out_int32: bool = False,
-    right: bool = False,
-    side: str | None = None,
-    sorter: _Tensor | None = None,
-) -> _Tensor:
-    sequence = sequence if sorter is None else sequence.gather(-1, sorter)
-    boundaries = sequence if sequence.dim() == 1 else sequence[..., None, :]
-    return _bucketize(x, boundaries, out_int32=out_int32, right=right or side == "right")
-
-
 def _cumprod(x: _Tensor, dim: int, *, dtype: torch.dtype | None = None) -> _Tensor:
     found: list[_Tensor] = []
     integral = not x.dtype.is_floating_point
-    for part in x.to(dtype or (torch.int64 if integral else x.dtype)).split(1, dim):
+    for part in torch.split(x.to(dtype or (torch.int64 if integral else x.dtype)), 1, dim):
         found.append(found[-1] * part if found else part)
     return torch.cat(found, dim)
 
 
-def _is_short(node: Node) -> bool:
-    """Whether its definition is of a size that a device has room for, and makes no longer program than a loop would."""
-    operands: Any = node.args[:2]
-    x, other = (each.meta["val"] if isinstance(each, torch.fx.Node) else each for each in operands)
-    if node.target == _aten.cumprod.default:
-        return bool(x.dim() > 0 and 0 < x.shape[other] <= _MOST_FACTORS)
-    return bool(x.numel() * other.numel() <= _MOST_COMPARISONS)
+def _has_few_factors(x: Node, dim: int, **_: Any) -> bool:
+    value = x.meta["val"]
+    return bool(value.dim() and 0 < value.shape[dim] <= _MOST_FACTORS)
 
 
 def _reversed(x: _Tensor) -> _Tensor:
@@ -297,9 +272,13 @@ _PERMUTING: dict[object, Callable[..., _Tensor]] = {
     **dict.fromkeys((_aten.moveaxis.int, _aten.moveaxis.intlist), torch.movedim),
 }
 """Names of transposing and permuting that partitioners do not know."""
-_GROWING = (_aten.bucketize.Tensor, _aten.cumprod.default, _aten.searchsorted.Tensor)
-"""Operators whose definitions grow with the sizes of their operands."""
-_MOST_FACTORS, _MOST_COMPARISONS = 64, 2**20
+_MOST_FACTORS = 64
+"""Of a cumulative product, each of which is an operator: more would be a program of a thousand of them."""
+_WHERE: dict[object, tuple[Callable[..., bool], Callable[..., _Tensor]]] = {
+    _aten.avg_pool3d.default: (_pools_channels, _pool_of_channels),
+    _aten.cumprod.default: (_has_few_factors, _cumprod),
+}
+"""Whether to decompose a call with these arguments, and its definition."""
 _OF_ANY_SIZE = (_aten.baddbmm.default, *_PERMUTING)
 """What they are decomposed into does not depend on sizes."""
 _DEFINITIONS: dict[object, Callable[..., _Tensor]] = {
@@ -311,8 +290,6 @@ _DEFINITIONS: dict[object, Callable[..., _Tensor]] = {
     _aten.addmv.default: _addmv,
     _aten.baddbmm.default: _baddbmm,
     _aten.bilinear.default: _bilinear,
-    _aten.bucketize.Tensor: _bucketize,
-    _aten.cumprod.default: _cumprod,
     _aten.erfc.default: lambda x: 1 - torch.erf(x),
     _aten.exp2.default: lambda x: torch.pow(2.0, x),
     _aten.hypot.default: _hypot,
@@ -322,7 +299,6 @@ _DEFINITIONS: dict[object, Callable[..., _Tensor]] = {
     # This and view_as read the sizes of another tensor, with which quantizers would share the range.
     _aten.reshape_as.default: lambda x, other: x.reshape(other.shape),
     _aten.round.decimals: _round,
-    _aten.searchsorted.Tensor: _searchsorted,
     _aten.take_along_dim.default: _take_along_dim,
     _aten.view_as.default: lambda x, other: x.view(other.shape),
     **_PERMUTING,

@@ -34,7 +34,7 @@ def sort_by_topk(program: ExportedProgram) -> None:
             _sort(node, *node.args, **node.kwargs)
         elif node.target in (_aten.median.dim, _aten.kthvalue.default):
             _choose(node, *node.args, **node.kwargs)
-        elif node.target in _COUNTS and _boundaries(node).meta["val"].ndim == 1:
+        elif node.target in _COUNTS:
             replace_by(node, _COUNTS[node.target])
 
 
@@ -122,13 +122,11 @@ def _searchsorted(
     out_int32: bool = False,
     right: bool = False,
     side: str | None = None,
-    sorter: None = None,
+    sorter: _Tensor | None = None,
 ) -> _Tensor:
+    boundaries = boundaries if sorter is None else boundaries.gather(-1, sorter)
+    boundaries = boundaries if boundaries.ndim == 1 else boundaries[..., None, :]
     return _bucketize(x, boundaries, out_int32=out_int32, right=right or side == "right")
-
-
-def _boundaries(node: Node) -> Any:
-    return node.args[1] if node.target is _aten.bucketize.Tensor else node.args[0]
 
 
 _SINGLE: dict[object, Callable[..., _Tensor]] = {
