@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lowerdeck.artifacts import paths
+from lowerdeck.compat.terminal import progress_bar
 from lowerdeck.config.yaml_text import plain_values
 from lowerdeck.contracts.errors import LowerdeckError
 
@@ -151,8 +153,13 @@ def _unused_objects(repo: Any, project: Path, before: float) -> set[Path]:
     has_git = not isinstance(repo.scm, NoSCM)  # .git may be in a folder above
     everywhere = {"all_branches": True, "all_tags": True, "all_experiments": True, "commit_date": date}
     used: set[str] = set()
-    for ids in repo.used_objs(**(everywhere if has_git else {}), force=True).values():
-        used |= {found.value for found in ids if found.value}
+    if has_git:
+        print("lowerdeck clean: asking DVC which objects of its cache each commit refers to", file=sys.stderr)
+    # As `used_objs` of the repository does for all of them, without a word: a commit takes a tenth of a second.
+    commits = repo.brancher(**(everywhere if has_git else {}))
+    for _ in progress_bar(commits, desc="clean", unit="commit", disable=None):
+        for ids in repo.index.used_objs(force=True).values():
+            used |= {found.value for found in ids if found.value}
     cache = repo.cache.local
     if not is_inside(project, Path(cache.path)) or not Path(cache.path).is_dir():
         return set()
