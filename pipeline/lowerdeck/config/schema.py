@@ -160,8 +160,9 @@ class QuantizationConfig(Strict):
     keep_float: list[Name] = field(default_factory=list)
     """Globs on paths of modules that stay float, e.g. [head, `layer4.*`]: a short form of rules with `float32`."""
     warn_below_sqnr_db: float | None = 10.0
-    """quantize warns where the program's outputs have less signal-to-quantization-noise ratio to the float program, in
-    decibels, and names the layers where it is lost; null never compares them."""
+    """quantize and evaluate warn where the program's outputs have less signal-to-quantization-noise ratio to the float
+    program, in decibels, on calibration and evaluation samples; quantize names the layers where it is lost. null never
+    compares them."""
     num_calibration_samples: Samples | None = None
     """How many samples of the calibration split the observers see; null for all of them."""
     calibration_choice: Literal["first", "random", "stratified"] = "first"
