@@ -295,7 +295,7 @@ class Picky(Doubling):
 
 
 @pytest.mark.parametrize("suffix", ["npy", "bin", "npz"])
-def test_values_that_are_no_numbers_are_told(
+def test_values_that_are_no_numbers_are_reported(
     suffix: str, two_inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A quantized program makes plausible logits of an image of NaN."""

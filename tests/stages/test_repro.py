@@ -24,7 +24,7 @@ import pytest
 import yaml
 
 from lowerdeck.artifacts import paths
-from lowerdeck.config.schema import Config, GatesConfig
+from lowerdeck.config.schema import Config, GatesConfig, QuantizationConfig
 from lowerdeck.evaluation import gates
 from lowerdeck.evaluation.metric_names import may_be_measured
 from lowerdeck.execution.environment import fixed_environment
@@ -472,6 +472,9 @@ LEFT_OUT = {
     ("convert", "evaluation"): _MEASURED_LATER,
     ("baseline", "evaluation"): {"name", "metrics", "resolver", "conformance", "engine", "device", "batch_size"},
     ("evaluate", "evaluation"): {"name", "conformance", "device", "batch_size"},
+    ("evaluate", "quantization"): {
+        field.name for field in dataclasses.fields(QuantizationConfig) if field.name != "warn_below_sqnr_db"
+    },
     ("measure", "gates"): {
         field.name
         for field in dataclasses.fields(GatesConfig)

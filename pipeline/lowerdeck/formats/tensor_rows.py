@@ -18,6 +18,8 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from lowerdeck.formats.tensor_header import METADATA, read_header
+
 _NAMES = {
     "bool": "BOOL", "uint8": "U8", "int8": "I8", "int16": "I16", "uint16": "U16", "int32": "I32", "uint32": "U32",
     "int64": "I64", "uint64": "U64", "float16": "F16", "float32": "F32", "float64": "F64",
@@ -47,7 +49,7 @@ def create(path: Path, tensors: Mapping[str, RowSpec], metadata: Mapping[str, st
     Raises:
         OSError: the file exists, or the disk is full.
     """
-    header: dict[str, Any] = {"__metadata__": dict(metadata)}
+    header: dict[str, Any] = {METADATA: dict(metadata)}
     end = 0
     for name, spec in tensors.items():
         start, end = end, end + math.prod(spec.shape) * np.dtype(spec.dtype).itemsize
@@ -82,17 +84,14 @@ def open_rows(path: Path) -> tuple[dict[str, npt.NDArray[Any]], dict[str, str]]:
         ValueError, KeyError, TypeError: the file is damaged.
     """
     with path.open("rb") as file:
-        size = int.from_bytes(file.read(8), "little")
-        if size > path.stat().st_size:
-            raise ValueError(f"its header would have {size} bytes")
-        header = json.loads(file.read(size))
-    return _mapped(path, header, 8 + size, mode="r"), dict(header["__metadata__"])
+        header, begin = read_header(file)
+    return _mapped(path, header, begin, mode="r"), dict(header[METADATA])
 
 
 def _mapped(path: Path, header: Mapping[str, Any], begin: int, mode: Any) -> dict[str, npt.NDArray[Any]]:
     tensors: dict[str, npt.NDArray[Any]] = {}
     for name, entry in header.items():
-        if name == "__metadata__":
+        if name == METADATA:
             continue
         shape, dtype = tuple(entry["shape"]), np.dtype(_DTYPES[entry["dtype"]])
         if not math.prod(shape):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.formats.regular_files import endless_kind
+from lowerdeck.formats.tensor_header import METADATA, read_header
 from lowerdeck.graph.source_lines import raised_at
 from lowerdeck.registry.bundled_data import where_to_get
 
@@ -30,7 +31,6 @@ NESTED = (
 NUM_NAMED = 3
 _MAX_NESTING = 4
 _OF_LIGHTNING = ": torch.save(YourModule.load_from_checkpoint(path).state_dict(), 'weights.pt')"
-_MAX_HEADER_BYTES = 100 * 1000 * 1000
 
 
 def is_path(weights: str) -> bool:
@@ -157,13 +157,11 @@ def _safetensors_dtypes(path: Path) -> dict[str, str]:
 
     Counters and masks are buffers of integers, so that without the model only names tell what has to be floats.
     """
-    with path.open("rb") as file:
-        size = int.from_bytes(file.read(8), "little")
-        header = file.read(min(size, _MAX_HEADER_BYTES))
     try:
-        entries = json.loads(header)
-        dtypes = {name: str(entry["dtype"]) for name, entry in entries.items() if name != "__metadata__"}
-    except (ValueError, AttributeError, KeyError, TypeError, RecursionError):
+        with path.open("rb") as file:
+            entries, _ = read_header(file)
+        dtypes = {name: str(entry["dtype"]) for name, entry in entries.items() if name != METADATA}
+    except (ValueError, KeyError, TypeError):
         return {}  # `read` reports the damage
     return {
         name: dtype
