@@ -48,8 +48,9 @@ def resampled(measure: Measure, num_samples: int) -> dict[str, Floats]:
         found = measure(weights)
         return np.stack([found[name].reshape(rows.shape[:-1]) for name in names])
 
-    # scipy warns of metrics that are the same in every draw, e.g. a share of 1; their interval is that value.
-    with warnings.catch_warnings():
+    # scipy warns of metrics that are the same in every draw, e.g. a share of 1; their interval is that value. It takes
+    # the standard error of those that are infinite, too, which nobody reads.
+    with warnings.catch_warnings(), np.errstate(invalid="ignore"):
         warnings.simplefilter("ignore", DegenerateDataWarning)
         done = _bootstrap(statistic, num_samples)
     return {name: np.asarray(done.bootstrap_distribution[index]) for index, name in enumerate(names)}
