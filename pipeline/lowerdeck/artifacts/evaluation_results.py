@@ -79,9 +79,9 @@ def check_metrics() -> None:
     try:
         with paths.DRAWS.open("rb") as file:
             header, _ = read_header(file)
-    except ValueError:  # `read_draws` says so, where draws are needed
+        recorded = dict(header.get(METADATA, {})).get(_DIGEST)  # of earlier versions: none
+    except (ValueError, TypeError):  # damage, of which `read_draws` speaks where draws are needed
         return
-    recorded = header.get(METADATA, {}).get(_DIGEST)  # of earlier versions: none
     if recorded is not None and recorded != sha256(paths.METRICS):
         raise LowerdeckError(
             f"{paths.BUILD} contains parts of different builds, or was edited: {paths.METRICS} is not what evaluate "
