@@ -108,6 +108,27 @@ def test_repro_without_a_git_repository_says_how_to_make_one(
     assert "run `git init` there" in said
 
 
+def test_repro_in_a_folder_whose_name_dvc_cannot_show_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """DVC ended after the first stage, by `failed to reproduce ...: 'b'` and a traceback."""
+    (folder := tmp_path / "a{b}").mkdir()
+    monkeypatch.chdir(folder)
+    assert main(["repro"]) == 1
+    assert f"{folder} has a brace in its path, " in (said := capsys.readouterr().err)
+    assert "rename" in said
+
+
+def test_repro_without_conf_says_what_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """DVC ended by `[Errno 2] No such file or directory`."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "dvc.yaml").write_text("stages:\n  compose:\n    cmd: 'true'\n    deps: [conf]\n")
+    assert main(["repro"]) == 1
+    assert "conf/, the configuration, is missing; `git checkout conf` brings it back" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["config", "config.local"])
 def test_repro_without_a_git_repository_is_left_to_dvc_where_it_is_set_so(tmp_path: Path, name: str) -> None:
     """In a process of its own, which becomes DVC's."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from lowerdeck.cli.commands import HELP
-from lowerdeck.contracts.errors import ConfigurationError
+from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 
 
 def add(commands: Any) -> None:
@@ -50,7 +50,8 @@ def _check_dependencies(pipeline: Path) -> None:
     """DVC reads all that stages depend on to hash it, and waits for ever for a pipe that nobody writes to.
 
     Raises:
-        LowerdeckError: a dependency is, or contains, what cannot be read to its end.
+        LowerdeckError: a dependency is, or contains, what cannot be read to its end; or conf/ is missing, which DVC
+            takes for a fault of the operating system.
     """
     from lowerdeck.config.yaml_text import read_mapping
     from lowerdeck.formats.regular_files import check_tree
@@ -61,6 +62,11 @@ def _check_dependencies(pipeline: Path) -> None:
     declared = [stage.get("deps") for stage in stages.values()] if isinstance(stages, dict) else []
     for dependency in dict.fromkeys(each for deps in declared for each in deps or () if isinstance(each, str)):
         check_tree(Path(dependency))
+        if dependency == "conf" and not Path(dependency).exists():
+            raise LowerdeckError(
+                "conf/, the configuration, is missing; `git checkout conf` brings it back, or copy it from a new "
+                "workspace (`lowerdeck init DIR`)"
+            )
 
 
 def _repro(options: argparse.Namespace) -> NoReturn:

@@ -41,9 +41,14 @@ def repro_command(*arguments: str) -> tuple[list[str], dict[str, str]]:
 
     Raises:
         LowerdeckError: the workspace in the current folder has lost the git repository that DVC needs, hides a module
-            from the stages, or has links out of that repository in build/.
+            from the stages, has links out of that repository in build/, or a brace in its path.
     """
     check_root(Path.cwd())
+    if {"{", "}"} & set(str(Path.cwd())):
+        raise LowerdeckError(
+            f"{Path.cwd()} has a brace in its path, which DVC takes for a part of a template; rename the folder, or "
+            "work in another one"
+        )
     _check_repository(Path.cwd())
     check_links(Path.cwd())
     # Stages run `python`, which must be this interpreter even if the environment is not activated.

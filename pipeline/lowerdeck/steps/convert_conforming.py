@@ -53,7 +53,14 @@ from lowerdeck.runtime.floats import FloatProgram
 from lowerdeck.runtime.loading import open_with_twins
 from lowerdeck.runtime.shared_twins import SharedTwins
 from lowerdeck.steps.convert import Converted, compile_partitions, emit
-from lowerdeck.steps.device_faults import described_nodes, deviations, missing_operators, refusal, refused_calls
+from lowerdeck.steps.device_faults import (
+    described_nodes,
+    deviations,
+    missing_operators,
+    refusal,
+    refused_calls,
+    refused_layouts,
+)
 from lowerdeck.steps.partition import replan
 
 if TYPE_CHECKING:
@@ -234,7 +241,7 @@ def _with_program_checked(
             execute it, and this is not accepted.
     """
     converted = result.converted
-    if faults := missing_operators(converted, result.plan):
+    if faults := [*missing_operators(converted, result.plan), *refused_layouts(converted, result.plan)]:
         return _with_faults(result, faults, settings, report)
     try:
         if converted.data_files:

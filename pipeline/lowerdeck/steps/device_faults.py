@@ -12,6 +12,8 @@ from lowerdeck.conformance.partitions import Inputs
 from lowerdeck.contracts.errors import ConversionError, ProgramError, is_full_memory
 from lowerdeck.contracts.plan import DelegationPlan, listed
 from lowerdeck.formats.pte import Delegate, KernelCall, Method, read_pte
+from lowerdeck.formats.pte_requirements import argument_tensors
+from lowerdeck.runtime.cmsis_nn import check_layouts
 from lowerdeck.runtime.floats import FloatProgram
 from lowerdeck.runtime.interpreter import Twin
 from lowerdeck.runtime.native import native_crash
@@ -32,6 +34,19 @@ def missing_operators(converted: Converted, plan: DelegationPlan) -> list[str]:
         f"ExecuTorch has no CPU kernel {fault.operator}, which {_computes(converted, fault.instruction, plan)}"
         for fault in missing_kernels(_forward(converted))
     ]
+
+
+def refused_layouts(converted: Converted, plan: DelegationPlan) -> list[str]:
+    """Calls of CMSIS-NN's kernels that read or write memory in another order, with their places in the model."""
+    method, found = _forward(converted), []
+    for index, call in enumerate(method.chains[0]):
+        if isinstance(call, KernelCall):
+            operator = method.operators[call.operator]
+            try:
+                check_layouts(operator, [spec for _, spec in argument_tensors(method, call.args[:-1])])
+            except ValueError as error:
+                found.append(f"{operator}, which {_computes(converted, index, plan)}: {error}")
+    return found
 
 
 def refused_calls(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,8 @@ WORKFLOW = "?workflowType=machine_learning"
 LOCAL_PAGES = "http://127.0.0.1:5000"
 """Where `lowerdeck ui` serves MLflow's pages by default."""
 _SQLITE = "sqlite:///"
+_OTHER_SCHEMA = "out-of-date database schema"
+"""In what MLflow says about tables that an older or newer version made."""
 _OF_RUN_OR_MODEL = re.compile(r"/([0-9a-f]{32}|models/m-[0-9a-f]{32})/artifacts(/|$)")
 """Where the part of an address begins that MLflow adds to that of an experiment."""
 
@@ -103,11 +106,14 @@ def redact_credentials(uri: str) -> str:
 
 def unavailable_message(uri: str, reason: str) -> str:
     """The message for a database or server that cannot be used."""
-    server, database = (
-        "Start the server or fix its address",
-        "Its file and folder must be writable, on a disk with room",
-    )
-    return _message(uri, f"cannot be used: {textwrap.shorten(reason, 300)}", server if is_server(uri) else database)
+    if is_server(uri):
+        advice = "Start the server or fix its address"
+    elif _OTHER_SCHEMA in reason:
+        upgrade = f"mlflow db upgrade {shlex.quote(redact_credentials(uri))}"
+        advice = f"Another version of MLflow made it: copy it, and run `{upgrade}`, or set another tracking.uri"
+    else:
+        advice = "Its file and folder must be writable, on a disk with room"
+    return _message(uri, f"cannot be used: {textwrap.shorten(reason, 300)}", advice)
 
 
 def refused_message(uri: str, reason: str) -> str:

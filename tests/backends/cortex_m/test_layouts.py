@@ -8,12 +8,15 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from executorch.exir.pass_base import PassResult
 from torch import nn
 from torch.nn import functional as F
 
 from benchmarks.in_turns import create
 from benchmarks.networks import lowered
 from lowerdeck.artifacts.edge_programs import read_edge_program, write_edge_program
+from lowerdeck.backends.cortex_m import partitioner
+from lowerdeck.contracts.errors import ConversionError
 from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.runtime.loading import open_made_program
 from lowerdeck.steps.calibrate import calibrate
@@ -123,6 +126,18 @@ def test_portable_kernels_take_the_layouts_that_they_get(function: Callable[[tor
     network = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), Called(function)).eval()
     verdict, detail = lowered(network, [(torch.randn(*SHAPES[0]),) for _ in range(8)], create("cortex_m55"))
     assert verdict == "right", detail
+
+
+def test_a_kernel_that_takes_another_layout_is_refused_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the pass that settles layouts is at fault; the refusal named the kernel alone."""
+    monkeypatch.setattr(partitioner, "settle_kernels", lambda program: lambda module: PassResult(module, False))
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv2d(2, 4, 3), Called(lambda x: x.softmax(-1)), nn.Conv2d(4, 3, 1)).eval()
+    with pytest.raises(ConversionError) as caught:
+        lowered(network, [(torch.randn(*SHAPES[0]),) for _ in range(12)], create("cortex_m55"))
+    (line,) = [line for line in str(caught.value).splitlines() if "cortex_m::softmax.out, which computes" in line]
+    assert "networks.py:" in line
+    assert line.endswith("and the program has a tensor [1, 4, 4, 6] in the order [0, 2, 3, 1]")
 
 
 class Camera(nn.Module):
