@@ -39,7 +39,7 @@ def test_four_bit_weights_go_through_all_stages(make_project: Callable[[str], Pr
         assert done.returncode == 0, (name, tail(done.stderr))
     build = project.root / "build"
     assert json.loads((build / "calibrate" / "samples.json").read_text()) == []  # nothing observes samples
-    report = json.loads((build / "quantize" / "report.json").read_text())
+    report = json.loads((build / "quantize" / "report.json").read_text())["tensors"]
     assert [entry["quant_max"] for entry in report if entry["is_constant"]] == [7]
     metrics = json.loads((build / "evaluate" / "metrics.json").read_text())
     assert metrics["executed_by"] == "ExecuTorch runtime"
@@ -87,7 +87,7 @@ def test_a_model_with_state_is_calibrated_on_the_stored_stream(make_project: Cal
     build = project.root / "build"
     samples = json.loads((build / "calibrate" / "samples.json").read_text())
     assert samples == [data.array_digest([row.tobytes()]) for row in stored[:100]]
-    report = json.loads((build / "quantize" / "report.json").read_text())
+    report = json.loads((build / "quantize" / "report.json").read_text())["tensors"]
     highest = max(entry["observed"]["maximum"] for entry in report if not entry["is_constant"])
     level, levels = np.zeros(4, np.float32), []
     for row in stored[:100]:
