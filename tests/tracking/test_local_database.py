@@ -227,9 +227,7 @@ def test_a_damaged_database_is_left_to_mlflow(content: bytes, tmp_path: Path) ->
             runs.find_runs(config_of(tmp_path / "mlflow.db"), selector=None)
 
 
-def test_a_database_of_another_mlflow_can_be_upgraded(
-    config: TrackingConfig, database: Path, tmp_path: Path
-) -> None:
+def test_a_database_of_another_mlflow_can_be_upgraded(config: TrackingConfig, database: Path, tmp_path: Path) -> None:
     copied = copy_of(database, tmp_path)
     with closing(sqlite3.connect(copied)) as connection:
         connection.execute("UPDATE alembic_version SET version_num = '5b0e9adcef9c'")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from executorch.backends.arm.constants import DQ_OPS, Q_OPS
@@ -76,6 +76,7 @@ def partition_hooks(options: Options) -> tuple[PartitionHook, ...]:
         for node in _layers_with_computed_weights(program):
             node.meta[_COMPUTED_WEIGHTS] = True
         result = decide(program)
+        _leave_control_flow(program.graph_module, result.partition_tags)
         _quantize_results(program.graph, result.partition_tags)
         return result
 
@@ -87,6 +88,17 @@ def partition_hooks(options: Options) -> tuple[PartitionHook, ...]:
         ),
         mark_before_partition(options),
     )
+
+
+def _leave_control_flow(module: torch.fx.GraphModule, tags: MutableMapping[str, Any]) -> None:
+    """Leave the branches of torch.cond to the CPU: no delegation plan has what they would delegate.
+
+    Arm's partitioner also delegates there what it takes of integers, such as a cast of a number.
+    """
+    for part in module.modules():
+        if isinstance(part, torch.fx.GraphModule) and part is not module:
+            for node in part.graph.nodes:
+                tags.pop(node.meta.pop(DELEGATION_TAG, ""), None)
 
 
 def _quantize_results(graph: torch.fx.Graph, tags: Container[str]) -> None:
