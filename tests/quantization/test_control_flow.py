@@ -49,7 +49,7 @@ def _average(y: torch.Tensor, *_: Any) -> torch.Tensor:
 
 
 def _rows(y: torch.Tensor, *_: Any) -> torch.Tensor:
-    result: Any = mapped(lambda row, *_: torch.sigmoid(row) * 0.25, y)  # type: ignore[misc]
+    result: Any = mapped(lambda row, *_: torch.sigmoid(row) * 0.25, y)
     return result  # type: ignore[no-any-return]
 
 
