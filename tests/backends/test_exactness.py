@@ -26,12 +26,17 @@ class Around(nn.Module):
         return self.combine(self.first(x), self.second(x))
 
 
+def _layer(x: torch.Tensor) -> torch.Tensor:
+    """A convolution of [N x 8 x H x W]: what is joined for it has one scale, also where quantities are unlike."""
+    return nn.functional.conv2d(x, torch.linspace(-0.5, 0.7, 32).reshape(4, 8, 1, 1))
+
+
 CASES: dict[str, tuple[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]]] = {
     "a ReLU in a concatenation": ("ethos_u", lambda a, b: torch.cat([a, torch.relu(b)], 1)),
     "a ReLU6 in a concatenation": ("ethos_u", lambda a, b: torch.cat([4 * a, nn.functional.relu6(b)], 1)),
     "a clipped convolution in a concatenation": (
         "ethos_u",
-        lambda a, b: torch.cat([a, nn.functional.hardtanh(b, 0.0, 0.25)], 1),
+        lambda a, b: _layer(torch.cat([a, nn.functional.hardtanh(b, 0.0, 0.25)], 1)),
     ),
     "a ReLU in a maximum": ("ethos_u", lambda a, b: torch.maximum(a, torch.relu(b))),
     "a ReLU that is stacked": ("ethos_u", lambda a, b: torch.stack([a, torch.relu(b)], 1)),
@@ -41,7 +46,7 @@ CASES: dict[str, tuple[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     "a tanh behind a convolution": ("neutron", lambda a, b: torch.tanh(a) + b),
     "tanh in a concatenation": ("neutron", lambda a, b: torch.cat([torch.tanh(a), torch.tanh(b)], 1)),
     "a product of two layers": ("neutron", lambda a, b: 3 * (a * b)),
-    "a sigmoid in a concatenation": ("neutron", lambda a, b: torch.cat([torch.sigmoid(a), b], 1)),
+    "a sigmoid in a concatenation": ("neutron", lambda a, b: _layer(torch.cat([torch.sigmoid(a), b], 1))),
     "a pooled sigmoid": ("neutron", lambda a, b: nn.functional.max_pool2d(torch.sigmoid(a), 2) - 1),
     "a negated sigmoid": ("neutron", lambda a, b: -torch.sigmoid(a) + b),
     "an exponential function": ("neutron", lambda a, b: torch.exp(0.5 * a) + b),
