@@ -16,6 +16,7 @@ from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.evaluation.quantization_error import sqnr_db
 from lowerdeck.steps.calibrate import calibrate
 from lowerdeck.steps.quantize import quantize
+from tests.networks import Called
 from tests.runtime.lowering import TARGETS
 
 Tensor = torch.Tensor
@@ -33,11 +34,13 @@ CASES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "a sigmoid padded with another number": lambda a, b: nn.functional.pad(torch.sigmoid(a), (1, 1, 1, 1), value=-3.0),
     "sums by a pooling of a sigmoid": lambda a, b: nn.functional.avg_pool2d(torch.sigmoid(a), 2, divisor_override=1),
     "an exponential function": lambda a, b: torch.exp(0.7 * a),
+    "shares of a sum": lambda a, b: (lambda c: c.flatten(1) / (c.sum((1, 2, 3))[:, None] + 1))(a.relu()),
 }
 
 
 QUICK = (
     "a product", "a sigmoid in a concatenation", "sums by a pooling of a sigmoid", "an exponential function",
+    "shares of a sum",
 )  # fmt: skip
 """One case of each correction; the others are the same in other contexts."""
 
@@ -54,13 +57,8 @@ class Around(nn.Module):
         return self.combine(self.first(x), self.second(x))
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in CASES]
-)
-def test_the_quantized_program_is_near_the_float_one(name: str) -> None:
-    torch.manual_seed(0)
-    model = Around(CASES[name]).eval()
-    samples = [(2 * torch.randn(1, 4, 8, 8),) for _ in range(4)]
+def quantized_sqnr(model: nn.Module, samples: list[tuple[Tensor]]) -> float:
+    """Of the quantized program on the samples that chose its ranges, in dB."""
     backend = backends.create("neutron", **TARGETS["neutron"])
     scheme = QuantizationScheme(name="int8")
 
@@ -75,9 +73,30 @@ def test_the_quantized_program_is_near_the_float_one(name: str) -> None:
             expected, actual = model(*sample).double(), execute(*sample).double()
             signal += float(expected.square().sum())
             noise += float((actual - expected).square().sum())
-    found = sqnr_db(signal, noise)
+    return sqnr_db(signal, noise)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in CASES]
+)
+def test_the_quantized_program_is_near_the_float_one(name: str) -> None:
+    torch.manual_seed(0)
+    model, samples = Around(CASES[name]).eval(), [(2 * torch.randn(1, 4, 8, 8),) for _ in range(4)]
+    found = quantized_sqnr(model, samples)
     assert math.isfinite(found)
     assert found > 25  # clipped, they have 0 to 20 dB
+
+
+@pytest.mark.parametrize("size", [6, 18])
+def test_what_is_added_up_is_not_rounded_to_zero(size: int) -> None:
+    """Its range was that of the sum: of 4,096 values, each was less than half a step, and their sum 0."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), Called(lambda x: x.sum((2, 3))), nn.Linear(16, 4)).eval()
+    samples = [(torch.randn(1, 3, size, size),) for _ in range(8)]
+    assert quantized_sqnr(model, samples) > 33
+    verdict, detail = lowered(model, samples, create("neutron_imxrt700"))
+    assert verdict == "right", detail
+    assert detail.startswith({6: "5 of 5", 18: "4 of 5"}[size])  # a sum of few is delegated
 
 
 def test_what_is_joined_before_its_parts_are_annotated_shares_a_range() -> None:

@@ -14,7 +14,7 @@ import torch
 from executorch.backends.nxp.quantizer.neutron_quantizer import NeutronQuantizer
 from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
 
-from lowerdeck.backends.neutron.ranges import correct_ranges
+from lowerdeck.backends.neutron.ranges import correct_ranges, leave_coarse_sums
 from lowerdeck.compat import nxp
 from lowerdeck.quantization.matrix_products import use_bmm
 
@@ -38,7 +38,7 @@ class SeparatingQuantizer(NeutronQuantizer):  # type: ignore[misc]  # ExecuTorch
       convolution or linear layer unquantized in front of a sigmoid or tanh. The backend then gives it the quantization
       of the activation's result, 0 ... 1 or -1 ... 1, and clips it: up to 128 steps of error. A ReLU may share the
       quantization of its result, because clipping is what it does.
-    - Ranges of multiplications and of whatever shares a range: see `ranges`.
+    - Ranges of multiplications, of sums and of whatever shares a range: see `ranges`.
     """
 
     def transform_for_annotation(self, model: GraphModule) -> GraphModule:
@@ -69,6 +69,7 @@ class SeparatingQuantizer(NeutronQuantizer):  # type: ignore[misc]  # ExecuTorch
                 annotation.output_qspec = annotation.output_qspec
         with _tables_apart():
             annotated: GraphModule = super().annotate(model)
+        leave_coarse_sums(annotated.graph)
         correct_ranges(annotated.graph, is_qat=self.is_qat)
         return annotated
 

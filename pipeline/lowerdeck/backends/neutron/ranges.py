@@ -18,12 +18,16 @@ from torchao.quantization.pt2e.quantizer import (
 )
 from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
 
+from lowerdeck.quantization.annotation import repair_float_neighbours
 from lowerdeck.quantization.fixed_ranges import share_what_holds, takes_over_fixed_range
 
 if TYPE_CHECKING:
     from torch.fx import Graph, Node
 
 _aten = torch.ops.aten
+_SUMS = (_aten.sum.default, _aten.sum.dim_IntList)
+MOST_SUMMANDS = 128
+"""Positive values of which the mean is 2 of the 255 steps of their sum."""
 
 
 def correct_ranges(graph: Graph, *, is_qat: bool) -> None:
@@ -51,6 +55,40 @@ def correct_ranges(graph: Graph, *, is_qat: bool) -> None:
             annotation.output_qspec = observed
         elif takes_over_fixed_range(annotation) or _is_joined_apart(node, annotation):
             share_what_holds(node, observed)
+
+
+def leave_coarse_sums(graph: Graph) -> None:
+    """Leave sums in float whose range is too coarse for what they add up.
+
+    NXP's converter takes a sum only if its result has the range of its operand, which then is that of the result. What
+    else reads the operand gets as many times fewer steps, and of more than MOST_SUMMANDS each is rounded to zero.
+    """
+    sums = [node for node in graph.nodes if node.target in _SUMS and Q_ANNOTATION_KEY in node.meta]
+    coarse = [
+        node for node in sums if _summands(node) > MOST_SUMMANDS or (_summands(node) > 1 and _is_read_elsewhere(node))
+    ]
+    for node in coarse:
+        del node.meta[Q_ANNOTATION_KEY]
+    repair_float_neighbours(graph, coarse)
+
+
+def _summands(node: Node) -> int:
+    """How many values each element of a sum adds up; those of dynamic dimensions at their examples' sizes."""
+    operand, result = node.all_input_nodes[0].meta["val"], node.meta["val"]
+    return int(operand.numel()) // max(int(result.numel()), 1)
+
+
+def _is_read_elsewhere(node: Node) -> bool:
+    """Whether something else reads the operand of `node`, or a tensor that shares its range."""
+    current = node
+    while len(inputs := current.all_input_nodes) == 1:
+        (current,) = inputs
+        if len(current.users) > 1:
+            return True
+        annotation = current.meta.get(Q_ANNOTATION_KEY)
+        if annotation is None or not isinstance(annotation.output_qspec, SharedQuantizationSpec):
+            return False
+    return False
 
 
 def _observe_factors(annotation: QuantizationAnnotation, observed: QuantizationSpec) -> None:
