@@ -30,6 +30,13 @@ def _beside_its_sum(y: torch.Tensor) -> torch.Tensor:
     return y / total + total
 
 
+def _by_two_lengths(y: torch.Tensor) -> torch.Tensor:
+    """A cosine by hand. The product of two lengths was rounded to zero, which made 0 / 0 on Neutron and XNNPACK."""
+    first, second = y[:, :4], y[:, 4:]
+    lengths = first.norm(dim=1, keepdim=True).clamp_min(1e-8) * second.norm(dim=1, keepdim=True).clamp_min(1e-8)
+    return (first * second).sum(1, keepdim=True) / lengths * y
+
+
 DIVISIONS: dict[str, _Function] = {
     "normalize": lambda y: F.normalize(y, dim=1),
     "norm": lambda y: y / (y.norm(dim=1, keepdim=True) + 1e-5),
@@ -43,6 +50,8 @@ DIVISIONS: dict[str, _Function] = {
     "two readers": _above_a_threshold,
     "also added": _beside_its_sum,
     "without a number": lambda y: y / torch.sigmoid(6 * y - 8),
+    "product": _by_two_lengths,
+    "cosine of parts": lambda y: F.cosine_similarity(y[:, :4], y[:, 4:], dim=1)[:, None] * y,
     "square": lambda y: (y * y) / (y.sum(1, keepdim=True) + 1e-5),
 }
 LENGTHS: dict[str, _Function] = {

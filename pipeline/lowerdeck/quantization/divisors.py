@@ -9,7 +9,7 @@ are zero as well where only what is added to them stays in float: `x * rsqrt(x.p
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -107,12 +107,29 @@ def _above(
             smallest = min(smallest, number)
             sources = with_sources(node.args[1]) if isinstance(node.args[1], torch.fx.Node) else []
             found, passed = [*found, *passed, *((each, None) for each in sources if is_observer(each))], []
+        elif smallest == math.inf and node.target is _aten.mul.Tensor:
+            return _of_product(node, passed, is_observer, module)
         elif node.target not in _BEHIND and not _is_power(node):
             break
         reader, node = node, node.args[0]
     if smallest < math.inf:
         return smallest, found, passed
     return smallest, [seen for seen in passed if _is_nearly_zero(module.get_submodule(str(seen[0].target)))], []
+
+
+def _of_product(
+    product: Node, passed: list[_Seen], is_observer: _IsObserver, module: GraphModule
+) -> tuple[float, list[_Seen], list[_Seen]]:
+    """`_above` of a divisor that is a product, as that of two lengths in a cosine, behind which `passed` were found."""
+    factors = [_above(product, factor, is_observer, module) for factor in product.args]
+    smallest = math.prod(number for number, _, _ in factors)
+    if smallest == math.inf:
+        return smallest, [seen for seen in passed if _is_nearly_zero(module.get_submodule(str(seen[0].target)))], []
+    return (
+        smallest,
+        [*passed, *(seen for _, found, _ in factors for seen in found)],
+        [seen for _, _, beneath in factors for seen in beneath],
+    )
 
 
 def _is_nearly_zero(module: torch.nn.Module) -> bool:
@@ -159,8 +176,11 @@ def _within(observer: Node, is_observer: _IsObserver) -> list[Node]:
     return []
 
 
-def _value(sources: Iterable[Node], module: GraphModule) -> float:
+def _value(sources: Collection[Node], module: GraphModule) -> float:
     """The smallest value of a constant; 0 where it is computed of others."""
+    filled = [source.args[1] for source in sources if source.target is _aten.full_like.default]
+    if filled:
+        return min(float(value) for value in filled)
     stored = [source for source in sources if source.op == "get_attr"]
     if len(stored) != 1:
         return 0.0
@@ -194,13 +214,13 @@ def is_constant(node: Node) -> bool:
 
 
 def with_sources(node: Node) -> list[Node]:
-    """`node`, and all that it is computed of, each once."""
+    """`node`, and all that it is computed of, each once; of what `full_like` reads, only the shape counts."""
     found, pending = dict[torch.fx.Node, None](), [node]
     while pending:
         each = pending.pop()
         if each not in found:
             found[each] = None
-            pending += each.all_input_nodes
+            pending += [] if each.target is _aten.full_like.default else each.all_input_nodes
     return list(found)
 
 
