@@ -34,7 +34,8 @@ def _by_two_lengths(y: torch.Tensor) -> torch.Tensor:
     """A cosine by hand. The product of two lengths was rounded to zero, which made 0 / 0 on Neutron and XNNPACK."""
     first, second = y[:, :4], y[:, 4:]
     lengths = first.norm(dim=1, keepdim=True).clamp_min(1e-8) * second.norm(dim=1, keepdim=True).clamp_min(1e-8)
-    return (first * second).sum(1, keepdim=True) / lengths * y
+    cosines: torch.Tensor = (first * second).sum(1, keepdim=True) / lengths
+    return cosines * y
 
 
 DIVISIONS: dict[str, _Function] = {

@@ -178,9 +178,9 @@ def _within(observer: Node, is_observer: _IsObserver) -> list[Node]:
 
 def _value(sources: Collection[Node], module: GraphModule) -> float:
     """The smallest value of a constant; 0 where it is computed of others."""
-    filled = [source.args[1] for source in sources if source.target is _aten.full_like.default]
+    filled: list[Any] = [source.args[1] for source in sources if source.target is _aten.full_like.default]
     if filled:
-        return min(float(value) for value in filled)
+        return float(min(filled))
     stored = [source for source in sources if source.op == "get_attr"]
     if len(stored) != 1:
         return 0.0
