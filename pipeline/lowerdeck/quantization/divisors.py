@@ -122,11 +122,11 @@ def _of_product(
 ) -> tuple[float, list[_Seen], list[_Seen]]:
     """`_above` of a divisor that is a product, as that of two lengths in a cosine, behind which `passed` were found."""
     factors = [_above(product, factor, is_observer, module) for factor in product.args]
-    smallest = math.prod(number for number, _, _ in factors)
-    if smallest == math.inf:
-        return smallest, [seen for seen in passed if _is_nearly_zero(module.get_submodule(str(seen[0].target)))], []
+    numbers = [number for number, _, _ in factors]
+    if math.inf in numbers:
+        return math.inf, [seen for seen in passed if _is_nearly_zero(module.get_submodule(str(seen[0].target)))], []
     return (
-        smallest,
+        math.prod(numbers),
         [*passed, *(seen for _, found, _ in factors for seen in found)],
         [seen for _, _, beneath in factors for seen in beneath],
     )

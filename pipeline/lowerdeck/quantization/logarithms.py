@@ -186,6 +186,8 @@ def _value(constant: Node, module: GraphModule, modules: Modules) -> Any:
     for node in sorted(with_sources(constant)):
         if node.op == "get_attr":
             values[node] = attrgetter(str(node.target))(module)
+        elif packet_of(node) is _aten.full_like:  # with_sources has no operand of it
+            values[node] = torch.tensor(node.args[1])
         elif is_observer(node, modules):
             values[node] = values[node.all_input_nodes[0]]
         else:

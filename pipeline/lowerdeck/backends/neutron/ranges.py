@@ -6,6 +6,7 @@ Import this after `sdk.provide_sdk`: importing ExecuTorch's backend requires the
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -72,10 +73,10 @@ def leave_coarse_sums(graph: Graph) -> None:
     repair_float_neighbours(graph, coarse)
 
 
-def _summands(node: Node) -> int:
-    """How many values each element of a sum adds up; those of dynamic dimensions at their examples' sizes."""
-    operand, result = node.all_input_nodes[0].meta["val"], node.meta["val"]
-    return int(operand.numel()) // max(int(result.numel()), 1)
+def _summands(node: Node) -> float:
+    """How many values each element of a sum adds up; infinitely many where only a call knows it."""
+    operand, result = node.all_input_nodes[0].meta["val"].numel(), node.meta["val"].numel()
+    return operand / max(result, 1) if isinstance(operand, int) and isinstance(result, int) else math.inf
 
 
 def _is_read_elsewhere(node: Node) -> bool:
