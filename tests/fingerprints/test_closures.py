@@ -686,3 +686,8 @@ def test_modules_are_sorted_and_looked_at_once(tmp_path: Path, monkeypatch: pyte
     assert list(closure(["lowerdeck.b"], {}, sources, known)) == ["lowerdeck", "lowerdeck.a", "lowerdeck.b"]
     monkeypatch.setattr("lowerdeck.fingerprints.closures.imports_of", lambda *_: pytest.fail("it was parsed again"))
     assert set(closure(["lowerdeck.a"], {}, sources, known)) == {"lowerdeck", "lowerdeck.a", "lowerdeck.b"}
+
+
+def test_a_name_that_no_file_can_have_is_no_folder_of_the_workspace(tmp_path: Path) -> None:
+    """It was `[Errno 36] File name too long`."""
+    assert "x" * 300 not in Sources.of_workspace(tmp_path, ["x" * 300]).own()

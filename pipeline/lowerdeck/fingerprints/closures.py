@@ -458,8 +458,9 @@ def _import_paths(value: Any, sources: Sources) -> Iterator[str]:
 
 def _folder_of(package: str, workspace: Path) -> Path | None:
     """The folder that contains the top-level `package`; None if it is installed or cannot be found."""
-    if (workspace / package).is_dir() or (workspace / f"{package}.py").is_file():
-        return workspace
+    with suppress(OSError):  # a longer name than files can have
+        if (workspace / package).is_dir() or (workspace / f"{package}.py").is_file():
+            return workspace
     try:
         spec = importlib.util.find_spec(package)
     except ValueError:  # a loaded module without a spec, e.g. __main__
