@@ -68,7 +68,7 @@ LOGARITHMS: dict[str, tuple[_Function, float]] = {
     "small numbers": (lambda y: torch.log1p(_power(y * 9)), 25),
     "root": (lambda y: (_power(y) + 1e-6) ** 0.1, 20),
     "roots of channels": (lambda y: (_power(y) + 1e-6) ** torch.linspace(0.05, 0.2, 8)[:, None], 20),
-    "root of all": (lambda y: (_power(y) + 1e-6) ** torch.full_like(y, 0.1), 20),
+    "root of all": (lambda y: (_power(y) + 1e-6) ** torch.full_like(y[:, :8], 0.1), 20),
     "logarithm of a root": (lambda y: torch.log((_power(y) + 1e-6) ** torch.tensor(0.25)), 20),
     "root of a root": (lambda y: (_power(y) + 1e-6).sqrt()[:, None].sqrt().squeeze(1), 20),
     "inverse hyperbolic sine": (lambda y: torch.asinh(_power(y * 30)), 20),
