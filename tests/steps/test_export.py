@@ -13,7 +13,6 @@ import torch
 import torch.nn.functional as F
 import torchvision
 from torch import nn
-from torch._higher_order_ops import while_loop
 
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.formats import pt2
@@ -202,20 +201,6 @@ def test_operators_of_other_libraries_are_refused_with_their_place() -> None:
         match=r"\(torchvision\.roi_align.*test_export\.py:\d+\) is an operator of the library 'torchvision'",
     ):
         export(network, [[1, 2, 8, 8]])
-
-
-def test_loops_without_an_end_are_refused_with_their_place() -> None:
-    """Calibrate, quantize or convert failed, each target in another way."""
-    network = Calls(
-        lambda x: while_loop(  # type: ignore[no-untyped-call]
-            lambda y: y.sum() < 9, lambda y: (y * 2 + 1,), (x,)
-        )[0]
-    )
-    with pytest.raises(
-        LowerdeckError,
-        match=r"\(while_loop, .*test_export\.py:\d+\) is a loop .*\n.*a fixed number of steps, `for _ in",
-    ):
-        export(network, [[1, 4]])
 
 
 @pytest.mark.parametrize(

@@ -152,18 +152,10 @@ def _write_advice(kind: str | None, node: torch.fx.Node) -> str:
 
 
 def check_operators(program: ExportedProgram) -> None:
-    """Raise LowerdeckError where an operator is of a library that no later stage imports, or a loop without an end.
+    """Raise LowerdeckError where an operator is of a library that no later stage imports.
 
-    Operators of the user's own are not: a delegate may have them, and its plugin registers them. Of PyTorch's control
-    flow, ExecuTorch has torch.cond, map and scan.
+    Operators of the user's own are not: a delegate may have them, and its plugin registers them.
     """
-    for node in _nodes(program):
-        if node.target is torch.ops.higher_order.while_loop:
-            raise LowerdeckError(
-                f"{described_node(node)} is a loop that runs until a condition is met, which ExecuTorch's programs do "
-                "not have\nWrite a fixed number of steps, `for _ in range(N):`, and torch.where for what is to stay as "
-                "it is from then on"
-            )
     for node, operator in _operators(program):
         if operator.namespace in _LIBRARIES:
             raise LowerdeckError(
