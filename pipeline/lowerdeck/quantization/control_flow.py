@@ -4,7 +4,7 @@ Quantizers give one scale to all operands of torch.cond, the weights of its bran
 Observers in a branch see nothing while the other one is taken, and those in the body of a scan see nothing at all: they
 keep the scale 1, which rounds a factor of 0.25 to zero.
 
-Models with a while_loop are left to the quantizers: ExecuTorch has none, and only an Ethos-U85 delegates one, of integers.
+Models with a while_loop are left to the quantizers: ExecuTorch has none, and Arm alone lowers one, to an Ethos-U85.
 """
 
 from __future__ import annotations
