@@ -38,6 +38,8 @@ def missing_operators(converted: Converted, plan: DelegationPlan) -> list[str]:
 
 def refused_layouts(converted: Converted, plan: DelegationPlan) -> list[str]:
     """Calls of CMSIS-NN's kernels that read or write memory in another order, with their places in the model."""
+    if not plan.libraries:
+        return []
     method, found = _forward(converted), []
     for index, call in enumerate(method.chains[0]):
         if isinstance(call, KernelCall):

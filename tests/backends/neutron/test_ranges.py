@@ -89,7 +89,7 @@ def test_the_quantized_program_is_near_the_float_one(name: str) -> None:
 
 @pytest.mark.parametrize("size", [6, 18])
 def test_what_is_added_up_is_not_rounded_to_zero(size: int) -> None:
-    """Its range was that of the sum: of 4,096 values, each was less than half a step, and their sum 0."""
+    """Its range was that of the sum, of which each of thousands of values is less than half a step: the sum was 0."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), Called(lambda x: x.sum((2, 3))), nn.Linear(16, 4)).eval()
     samples = [(torch.randn(1, 3, size, size),) for _ in range(8)]
