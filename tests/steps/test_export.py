@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 import torchvision
 from torch import nn
+from torch._higher_order_ops import while_loop
+from torch.nn.attention.flex_attention import flex_attention
 
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.formats import pt2
@@ -201,6 +203,27 @@ def test_operators_of_other_libraries_are_refused_with_their_place() -> None:
         match=r"\(torchvision\.roi_align.*test_export\.py:\d+\) is an operator of the library 'torchvision'",
     ):
         export(network, [[1, 2, 8, 8]])
+
+
+def test_loops_until_a_condition_are_refused_with_their_place() -> None:
+    """Calibrate, quantize or convert failed, each target in another way."""
+    network = Calls(
+        lambda x: while_loop(  # type: ignore[no-untyped-call]
+            lambda y: y.sum() < 9, lambda y: (y * 2 + 1,), (x,)
+        )[0]
+    )
+    with pytest.raises(
+        LowerdeckError, match=r"have no while_loop: .*\(while_loop, .*test_export\.py:\d+\)\n.* `for _ in range\(N\):`"
+    ):
+        export(network, [[1, 4]])
+
+
+def test_flex_attention_is_refused_with_what_to_write() -> None:
+    network = Calls(lambda x: flex_attention(x, x, x))
+    with pytest.raises(
+        LowerdeckError, match=r"have no flex_attention: .*test_export\.py:\d+\)\n.* F\.scaled_dot_product_attention\("
+    ):
+        export(network, [[1, 1, 8, 4]])
 
 
 @pytest.mark.parametrize(

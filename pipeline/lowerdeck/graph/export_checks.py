@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 from lowerdeck.contracts.errors import LowerdeckError, is_full_memory
 from lowerdeck.graph.library_errors import described_node
 from lowerdeck.graph.model_copies import copied
+from lowerdeck.graph.nodes import operator_name
 from lowerdeck.graph.state import lost_writes
 
 if TYPE_CHECKING:
@@ -25,6 +26,13 @@ _LIBRARIES = ("torchaudio", "torchvision")
 _TRAINING, _PROBABILITY = ("train", "training"), ("p", "dropout_p")
 """Arguments of random operators: not training, or with a probability of 0, they draw nothing."""
 _OWN = ("training", "_parameters", "_buffers", "_modules")
+_HIGHER_ORDER = {
+    "flex_attention": "Write F.scaled_dot_product_attention(query, key, value, attn_mask=MASK), whose mask has what "
+    "score_mod and block_mask add",
+    "while_loop": "Write a fixed number of steps, `for _ in range(N):`, and torch.where for what is to stay as it is "
+    "from then on",
+}
+"""Operators that torch.export and no stage behind it takes, and what to write instead."""
 STATE_ADVICE = (
     "Register the state in __init__, self.register_buffer(NAME, torch.zeros(SHAPE)), and write it in forward by "
     "self.NAME.copy_(VALUE). A value that need not be kept is a new tensor, e.g. `weight = self.weight.clamp(-1, 1)`"
@@ -152,10 +160,14 @@ def _write_advice(kind: str | None, node: torch.fx.Node) -> str:
 
 
 def check_operators(program: ExportedProgram) -> None:
-    """Raise LowerdeckError where an operator is of a library that no later stage imports.
+    """Raise LowerdeckError where an operator is one of PyTorch's that ExecuTorch has not, or of a foreign library.
 
     Operators of the user's own are not: a delegate may have them, and its plugin registers them.
     """
+    for node in _nodes(program):
+        name = operator_name(node)
+        if name in _HIGHER_ORDER:
+            raise LowerdeckError(f"ExecuTorch's programs have no {name}: {described_node(node)}\n{_HIGHER_ORDER[name]}")
     for node, operator in _operators(program):
         if operator.namespace in _LIBRARIES:
             raise LowerdeckError(

@@ -36,6 +36,7 @@ from lowerdeck.graph.export_checks import (
     check_writes,
     drop_unread_complex,
 )
+from lowerdeck.graph.function_transforms import apply_transforms
 from lowerdeck.graph.masked_extrema import fill_with_extrema
 from lowerdeck.graph.masks import bound_masks, fill_assigned
 from lowerdeck.graph.new_memory import fill_new_memory
@@ -89,6 +90,7 @@ def trace(
             if hook is not None:
                 hook.remove()
     check_outputs(traced, type(model).__name__)
+    traced = apply_transforms(traced)
     check_operators(traced)
     check_not_random(traced)
     check_norms(traced)

@@ -3,8 +3,6 @@
 Quantizers give one scale to all operands of torch.cond, the weights of its branches included: that of the largest.
 Observers in a branch see nothing while the other one is taken, and those in the body of a scan see nothing at all: they
 keep the scale 1, which rounds a factor of 0.25 to zero.
-
-Models with a while_loop are left to the quantizers: ExecuTorch has none, and Arm alone lowers one, to an Ethos-U85.
 """
 
 from __future__ import annotations
@@ -21,15 +19,8 @@ _higher = torch.ops.higher_order
 _OPERATORS = (_higher.cond, _higher.map_impl, _higher.scan)
 
 
-def has_loop(model: torch.fx.GraphModule) -> bool:
-    """Whether `model` has a while_loop."""
-    return bool(model.graph.find_nodes(op="call_function", target=_higher.while_loop))
-
-
 def control_flow(model: torch.fx.GraphModule) -> list[Node]:
     """The nodes of control flow and what selects their results in `model`, and all nodes of branches and bodies."""
-    if has_loop(model):
-        return []
     found = [node for node in model.graph.nodes if node.op == "call_function" and node.target in _OPERATORS]
     found += [user for node in found for user in node.users if user.target is operator.getitem]
     parts = [part for part in model.modules() if isinstance(part, torch.fx.GraphModule) and part is not model]

@@ -13,7 +13,7 @@ from lowerdeck.graph.joined_outputs import mark_replacements, mark_unlike_joins,
 from lowerdeck.graph.mask_numbers import masked_values
 from lowerdeck.graph.unlike_inputs import mark_unlike_inputs
 from lowerdeck.quantization.annotation import hidden, repair_float_neighbours, show
-from lowerdeck.quantization.control_flow import control_flow, has_loop
+from lowerdeck.quantization.control_flow import control_flow
 
 if TYPE_CHECKING:
     from torch.fx import GraphModule
@@ -46,7 +46,7 @@ class KeepingMasks(Quantizer):  # type: ignore[misc]  # torchao is untyped
         """Annotate the rest."""
         if self._is_in_body:
             return model
-        self._is_in_body = not has_loop(model)
+        self._is_in_body = True
         nodes = [*control_flow(model), *masked_values(model), *marked_unlike(model.graph)]
         with hidden(nodes):
             annotated: GraphModule = self._quantizer.annotate(model)

@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from lowerdeck.contracts.backends import DynamicDimension
 from lowerdeck.contracts.errors import is_full_memory
-from lowerdeck.graph import gpu_errors
+from lowerdeck.graph import function_transforms, gpu_errors
 from lowerdeck.graph.model_copies import copied
 from lowerdeck.graph.source_lines import first_line, raised_at
 
@@ -24,7 +24,8 @@ _OF_DTYPES = re.compile(r"dtype|scalar type|same type|type promot|\btypes? .*\b(
 _SCRIPTED = re.compile(r"Exporting a ScriptModule|forward\(\) takes \d+ positional arguments? but")
 """What torch.export raises for TorchScript; of a model that executes, it says nothing of the model's own calls."""
 _OF_TORCH = re.compile(
-    r"\s+(If this type holds|Maybe try|This typically means|If you're using torch|The error above occurred)\b.*",
+    r"\s+(If this type holds|Maybe try|This typically means|If you're using torch|The error above occurred|"
+    r"Developer debug context)\b.*",
     re.DOTALL,
 )
 """What torch.export advises to those who change PyTorch."""
@@ -57,8 +58,11 @@ _ADVICE = {
     ),
     "in the exported program constant's list": (
         "forward writes a tensor that is no buffer, or the data of a parameter (`.data`). Compute with a new tensor "
-        "instead, or register what changes in __init__, self.register_buffer(NAME, torch.zeros(SHAPE))"
+        "instead, or register what changes in __init__, self.register_buffer(NAME, torch.zeros(SHAPE)). Or it "
+        "computes a gradient, whose derivative is to be written out; or out_dims of torch.vmap is not 0, where the "
+        "result is to be transposed instead"
     ),
+    "functorch": function_transforms.ADVICE,
     "UnsupportedOperatorException": (
         "torch.export does not know what this operator returns. Write it with other operators of PyTorch; one of your "
         "own needs torch.library.register_fake"

@@ -31,7 +31,6 @@ from lowerdeck.delegation.exclusion import (
 )
 from lowerdeck.graph.nodes import DELEGATION_TAG, constant_names, operator_name
 from lowerdeck.graph.state import state_nodes
-from lowerdeck.quantization.control_flow import has_loop
 from lowerdeck.registry import import_paths
 
 if TYPE_CHECKING:
@@ -94,11 +93,8 @@ def partition_hooks(options: Options) -> tuple[PartitionHook, ...]:
 def _leave_control_flow(module: torch.fx.GraphModule, tags: MutableMapping[str, Any]) -> None:
     """Leave the branches of torch.cond to the CPU: no delegation plan has what they would delegate.
 
-    Arm's partitioner also delegates there what it takes of integers, such as a cast of a number. It delegates a
-    while_loop as a whole.
+    Arm's partitioner also delegates there what it takes of integers, such as a cast of a number.
     """
-    if has_loop(module):
-        return
     for part in module.modules():
         if isinstance(part, torch.fx.GraphModule) and part is not module:
             for node in part.graph.nodes:
