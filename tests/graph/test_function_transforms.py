@@ -71,3 +71,21 @@ def test_a_gradient_of_torch_func_is_refused(function: Callable[[nn.Module, Tens
 def test_out_dims_are_refused_with_what_to_write() -> None:
     with pytest.raises(LowerdeckError, match=r"out_dims of torch\.vmap is not 0, where the result is to be tr"):
         export(Rows(lambda _, y: torch.vmap(lambda row: row * 2, out_dims=1)(y).mT), [[4, 8]])
+
+
+def test_vmap_before_a_branch_is_exported_and_in_it_refused() -> None:
+    def outside(layer: nn.Module, y: Tensor) -> Tensor:
+        chosen: Tensor = torch.cond(y.sum() > 9, torch.sin, torch.cos, (TRANSFORMS["rows"](layer, y),))
+        return chosen
+
+    network, x = Rows(outside).eval(), torch.randn(4, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(export(network, [[4, 8]]).module()(x), network(x))
+
+    def centre(y: Tensor) -> Tensor:
+        centred: Tensor = torch.vmap(lambda row: row - row.mean())(y)
+        return centred
+
+    network = Rows(lambda _, y: torch.cond(y.sum() > 9, torch.sin, centre, (y,)))
+    with pytest.raises(LowerdeckError, match=r"_transforms\.py:\d+\) .*\nCall torch\.vmap outside of torch\.cond"):
+        export(network, [[4, 8]])

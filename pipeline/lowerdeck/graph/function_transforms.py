@@ -7,10 +7,15 @@ from torch.export import ExportedProgram
 
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.graph.library_errors import described_node
+from lowerdeck.graph.nodes import operator_name
 
-ADVICE = (
+GRADIENT_ADVICE = (
     "torch.export does not follow gradients by torch.func and torch.autograd.grad. Write the derivative out, as in "
     "`2 * x` for that of `x ** 2`"
+)
+_ADVICE = (
+    "Call torch.vmap outside of torch.cond and of loops, and hand them its result; or write what it maps for all rows "
+    "at once"
 )
 _MODULE = "torch._functorch.predispatch"
 """The functions that open and close a transform, and wrap the tensors within."""
@@ -20,7 +25,8 @@ def apply_transforms(program: ExportedProgram) -> ExportedProgram:
     """`program`, with the operators that torch.vmap makes of those for one row.
 
     Raises:
-        LowerdeckError: torch.func computes a gradient, whose operands torch.export has taken for constants.
+        LowerdeckError: torch.func computes a gradient, or torch.vmap is called in a branch or loop: torch.export has
+            not kept their operands.
     """
     parts = (part for part in program.graph_module.modules() if isinstance(part, torch.fx.GraphModule))
     calls = [node for part in parts for node in part.graph.nodes if getattr(node.target, "__module__", "") == _MODULE]
@@ -29,5 +35,7 @@ def apply_transforms(program: ExportedProgram) -> ExportedProgram:
     try:
         applied: ExportedProgram = program.run_decompositions({})
     except RuntimeError as error:
-        raise LowerdeckError(f"{described_node(calls[-1])} has no operands\n{ADVICE}") from error
+        is_gradient = any("grad" in operator_name(call) for call in calls)
+        advice = GRADIENT_ADVICE if is_gradient else _ADVICE
+        raise LowerdeckError(f"{described_node(calls[-1])} has lost its operands at export\n{advice}") from error
     return applied

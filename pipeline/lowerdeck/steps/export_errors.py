@@ -62,7 +62,7 @@ _ADVICE = {
         "computes a gradient, whose derivative is to be written out; or out_dims of torch.vmap is not 0, where the "
         "result is to be transposed instead"
     ),
-    "functorch": function_transforms.ADVICE,
+    "functorch": function_transforms.GRADIENT_ADVICE,
     "UnsupportedOperatorException": (
         "torch.export does not know what this operator returns. Write it with other operators of PyTorch; one of your "
         "own needs torch.library.register_fake"
