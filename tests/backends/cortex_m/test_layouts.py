@@ -176,6 +176,9 @@ def _after_contiguous_memory(*layers: nn.Module) -> nn.Module:
             pytest.param(nn.Linear(6, 6), id="linear"),
             pytest.param(lambda x: torch.maximum(x, x.mean(3, keepdim=True)), id="maximum"),
             pytest.param(lambda x: F.avg_pool2d(torch.minimum(x, 0.3 - x), (3, 1), 1, (1, 0)), id="minimum"),
+            pytest.param(
+                lambda x: F.avg_pool2d(x, 2, divisor_override=3) + F.max_pool2d(x, 2), id="pooling on portable kernels"
+            ),
             pytest.param(lambda x: F.max_pool2d(x.flatten(1).view_as(x), 2), id="pooling behind a view"),
             pytest.param(_after_contiguous_memory(nn.AvgPool2d((3, 1), 1, (1, 0))), id="pooling that pads"),
             pytest.param(_after_contiguous_memory(nn.ZeroPad2d((1, 2, 0, 1))), id="padding"),

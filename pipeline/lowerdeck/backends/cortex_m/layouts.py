@@ -29,10 +29,13 @@ _OF_ONE_LAYOUT = (
 )
 """Operators whose kernels read all operands in the order of their memory, or refuse those of different layouts."""
 _IN_ITS_LAYOUT = (
-    *(_edge.convolution.default, _edge.avg_pool2d.default, _edge.max_pool2d_with_indices.default),
+    *(_edge.convolution.default, _edge.max_pool2d_with_indices.default),
     *(_edge.upsample_nearest2d.vec, _edge.upsample_bilinear2d.vec),
 )
-"""Operators whose portable kernels compute in channels-last memory, if their result has the layout of their operand."""
+"""Operators whose portable kernels compute in channels-last memory, if their result has the layout of their operand.
+
+Average pooling does, too, but ExecuTorch hands it a contiguous copy (LegalizePortableDimOrderPass).
+"""
 _BY_NUMBER = {
     _edge.add.Tensor: _edge.add.Scalar,
     _edge.sub.Tensor: _edge.sub.Scalar,
