@@ -17,6 +17,11 @@ NCHW_OPERATORS = Replacement(
     "ChannelsLastTaggedReshapePass.memory_sensitive_ops_nchw",
     reason="Lacks softmax, which XNNPACK computes over the innermost dimension: the channels of channels-last data.",
 )
+INPUT_TO_NHWC = Replacement(
+    target="executorch.backends.xnnpack._passes.channels_last_tagged_reshape_pass:"
+    "ChannelsLastTaggedReshapePass.input_to_nhwc",
+    reason="Copies an input of the partition for a layer of dynamic quantization, whatever is computed in between.",
+)
 ATTENTION_PATTERNS = Replacement(
     target="executorch.backends.xnnpack.partition.graphs.sdpa:get_graphs",
     reason="Exports an attention to match its pattern, even if the program has none.",

@@ -152,6 +152,7 @@ class Xnnpack(Backend[Device, Options]):
         from executorch.exir.dialects._ops import ops
 
         from lowerdeck.backends.concurrent_compilation import concurrent_compilation
+        from lowerdeck.backends.xnnpack.layouts import copy_what_is_quantized, dequantize_for_each
         from lowerdeck.backends.xnnpack.patterns import possible_patterns
 
         compiled: list[CompiledPartition] = []
@@ -159,6 +160,7 @@ class Xnnpack(Backend[Device, Options]):
         original, serialize = compat.PREPROCESS.original(), compat.SERIALIZE.original()
 
         def preprocess(program: ExportedProgram, *arguments: Any) -> Any:
+            dequantize_for_each(program)
             with possible_patterns(program):
                 result = original(program, *arguments)
             compiled.append(CompiledPartition(payload=result.processed_bytes, transposes=transposes[-1]))
@@ -172,7 +174,8 @@ class Xnnpack(Backend[Device, Options]):
         side_by_side = nullcontext() if self.options.verbose else concurrent_compilation(compiled)  # logs stay in order
         replaced = compat.PREPROCESS.active(preprocess), compat.SERIALIZE.active(serialize_counted)
         in_order = compat.NCHW_OPERATORS.original() | {ops.edge.aten._softmax.default}
-        with replaced[0], replaced[1], compat.NCHW_OPERATORS.active(in_order), self._logging(), side_by_side:
+        layouts = compat.NCHW_OPERATORS.active(in_order), compat.INPUT_TO_NHWC.active(copy_what_is_quantized())
+        with replaced[0], replaced[1], layouts[0], layouts[1], self._logging(), side_by_side:
             yield compiled
 
     def _logging(self) -> AbstractContextManager[None]:
