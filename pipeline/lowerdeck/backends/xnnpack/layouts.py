@@ -31,7 +31,6 @@ def dequantize_for_each(program: ExportedProgram) -> None:
         for reader in readers[1:]:
             with graph.inserting_after(node):
                 own = graph.node_copy(node)
-            own.meta = dict(node.meta)
             reader.replace_input_with(node, own)
     program.graph_module.recompile()
 
@@ -55,7 +54,7 @@ def copy_what_is_quantized() -> Callable[..., None]:
             with module.graph.inserting_after(source):
                 copy = layouts.create_call_function_node(module, _COPY, (source,), torch.channels_last)
             layouts.mark_as_nhwc_node(copy)
-        for each in {quantize, *(parameter.args[0] for parameter in parameters)}:
+        for each in dict.fromkeys([quantize, *(parameter.args[0] for parameter in parameters)]):
             each.replace_input_with(source, copy)
 
     return input_to_nhwc
