@@ -45,6 +45,8 @@ def _built(function: Callable[[Tensor], Tensor], scheme: str) -> str:
             pytest.param(F.mish, "7 of 10", id="mish"),
             pytest.param(lambda y: F.prelu(y, torch.linspace(0.1, 0.4, 8)), "10 of 18", id="prelu"),
             pytest.param(F.logsigmoid, "9 of 11", id="logsigmoid"),
+            pytest.param(lambda y: F.max_pool2d(torch.exp(y), 3, 1, 1), "6 of 6", id="pooling"),
+            pytest.param(F.softplus, "5 of 8", id="softplus"),
         ]
     ),
 )
